@@ -1,0 +1,1 @@
+"""Executes plans on host memory, with shadow state that catches any misuse."""

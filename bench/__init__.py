@@ -1,0 +1,1 @@
+"""Cost of a scheduling pass, in calibrated units."""

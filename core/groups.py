@@ -1,0 +1,124 @@
+"""Transitions of one group outside the pass (add, fork, finish, abort, forget) and the bookkeeping they share with the pass.
+
+A decoding group's token count is not stored: it is `clock - born[g]`, so that a decode step, which gives every sequence one
+token, is `clock += 1`. Who waits, is swapped or is in the middle of a prefill has its count in `length[g]`.
+
+`alarm[g]` is the clock at which a decoding group must be looked at: no later than the step that needs a block, and now while
+the tail of a table is shared. `expires[g]` is the clock at which it must be looked at for its length limit.
+"""
+
+from kvproof.core.blocks import release, release_sequence, share_block
+from kvproof.core.errors import require
+from kvproof.core.status import Status
+from kvproof.store.draft import Draft
+
+
+def grown_until(d: Draft, g: int) -> int:
+    """The clock at which g has outgrown its tables: tokens = capacity + 1."""
+    return d.born[g] + d.span(d.table.size(g, d.members.first(g))) + 1
+
+
+def set_alarms(d: Draft, g: int) -> None:
+    """g begins to decode: it enters both calendars."""
+    at = grown_until(d, g)
+    d.alarm[g] = at
+    d.due.add(at, g)
+    end = d.born[g] + d.limit[g]
+    d.expires[g] = end
+    d.expiry.add(end, g)
+
+
+def stop_running(d: Draft, g: int) -> None:
+    """Out of the running queue and the calendars; its token count is kept. What becomes of its blocks is the caller's."""
+    d.running.remove(g)
+    d.seqs -= d.members.count(g)
+    if d.prefilling.has(g):
+        d.prefilling.remove(g)
+    else:
+        d.due.remove(d.alarm[g], g)
+        d.expiry.remove(d.expires[g], g)
+        d.length[g] = d.clock - d.born[g]
+
+
+def leave(d: Draft, g: int) -> None:
+    """Out of the queue that its status says."""
+    if d.status[g] == Status.WAITING:
+        d.waiting.remove(g)
+    elif d.status[g] == Status.SWAPPED:
+        d.swapped.remove(g)
+    else:
+        stop_running(d, g)
+
+
+def end(d: Draft, g: int, outcome: Status) -> None:
+    """g ends: it leaves its queue and frees exactly what it holds."""
+    leave(d, g)
+    release(d, g)
+    d.status[g] = outcome
+    d.plan.ended(g, outcome)
+
+
+def unfinished(d: Draft, g: int) -> bool:
+    """Is g in one of the queues?"""
+    return d.status[g] == Status.WAITING or d.status[g] == Status.RUNNING or d.status[g] == Status.SWAPPED
+
+
+def add(d: Draft, prompt_tokens: int, limit: int) -> int:
+    """A new request waits; returns its group id. `limit`: the number of tokens (prompt + generated) at which it ends."""
+    require(prompt_tokens >= 1, "prompt_tokens must be >= 1")
+    require(limit > prompt_tokens, "limit must exceed prompt_tokens")
+    g = d.ticket
+    d.ticket += 1
+    d.status[g] = Status.WAITING
+    d.key[g] = g
+    d.prompt[g] = prompt_tokens
+    d.length[g] = prompt_tokens
+    d.computed[g] = 0
+    d.limit[g] = limit
+    d.members.start(g)
+    d.waiting.add(g)
+    return g
+
+
+def fork(d: Draft, g: int, parent: int) -> int:
+    """A child of sequence `parent` joins running group g and shares all its blocks; returns its sequence index.
+
+    Legal between a commit and the next pass, for a group that decodes, while a seat is left. It costs no block.
+    """
+    require(not d.issued, "a step is in flight")
+    require(d.status[g] == Status.RUNNING, "the group is not running")
+    require(not d.prefilling.has(g), "the group is in its prefill")
+    require(d.members.has(g, parent), "no such sequence")
+    require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
+    child = d.members.add(g)
+    d.seqs += 1
+    d.times("share", d.table.size(g, parent), share_block, g, parent, child)
+    d.due.remove(d.alarm[g], g)
+    d.alarm[g] = d.clock
+    d.due.add(d.clock, g)
+    return child
+
+
+def finish_sequence(d: Draft, g: int, q: int) -> None:
+    """Sequence q of a running group has ended; the group goes with its last one."""
+    require(d.status[g] == Status.RUNNING, "the group is not running")
+    require(d.members.has(g, q), "no such sequence")
+    if d.members.count(g) == 1:
+        end(d, g, Status.FINISHED_STOPPED)
+    else:
+        release_sequence(d, q, g)
+        d.members.remove(g, q)
+        d.seqs -= 1
+
+
+def abort(d: Draft, g: int) -> None:
+    """Legal in every unfinished status, at any time between passes."""
+    require(unfinished(d, g), "the request has ended or is unknown")
+    end(d, g, Status.FINISHED_ABORTED)
+
+
+def forget(d: Draft, g: int) -> None:
+    """An ended group leaves no trace: every id table loses it."""
+    require(d.status[g] >= Status.FINISHED_STOPPED, "the request has not ended")
+    d.status[g] = Status.ABSENT
+    d.drop_group(g)

@@ -1,0 +1,112 @@
+"""The running phase: every decoding group gets its next slots; who finds none evicts the tail of the queue.
+
+Only groups whose alarm rings are looked at (V0: all of them), in policy order.
+"""
+
+from kvproof.core.blocks import append_slots, move_sequence_out, release
+from kvproof.core.groups import end, grown_until, stop_running
+from kvproof.core.profiles import blocks_to_append, enqueue_back, enqueue_front, host_blocks, outgrew_pool
+from kvproof.core.status import Status
+from kvproof.store.draft import Draft
+
+
+def recompute(d: Draft, g: int) -> None:
+    """RUNNING -> WAITING: the blocks are freed, nothing counts as computed, the generated tokens are kept."""
+    stop_running(d, g)
+    release(d, g)
+    d.computed[g] = 0
+    d.status[g] = Status.WAITING
+    enqueue_front(d, g)
+    d.waiting.add(g)
+    d.plan.preempted(g, "recompute")
+
+
+def swap_out(d: Draft, g: int) -> None:
+    """RUNNING -> SWAPPED: every block moves to the host, shared ones once."""
+    stop_running(d, g)
+    d.twin.clear()
+    d.each_member("swap_out", g, move_sequence_out)
+    d.status[g] = Status.SWAPPED
+    enqueue_back(d, g)
+    d.swapped.add(g)
+    d.plan.preempted(g, "swap")
+
+
+def can_recompute(d: Draft, g: int) -> bool:
+    """One sequence only: siblings would have to be forked again."""
+    return d.members.count(g) == 1
+
+
+def can_swap(d: Draft, g: int) -> bool:
+    """Not in the middle of a prefill (nothing was generated that recompute loses), and only if the host has room."""
+    if d.prefilling.has(g):
+        return False
+    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count()
+
+
+def uncharge(d: Draft, g: int) -> None:
+    """Take what g holds out of the token budget of a decode step."""
+    if not d.prefilling.has(g):
+        d.spent -= d.members.count(g)
+
+
+def end_in_pass(d: Draft, g: int) -> None:
+    """g cannot go on: it ends with its tokens kept."""
+    uncharge(d, g)
+    end(d, g, Status.FINISHED_CAPACITY)
+
+
+def preempt(d: Draft, g: int) -> None:
+    """The policy wishes for a mode; if that is impossible the other is used; if both are, g ends."""
+    wish = d.policy.swaps(g)
+    recomputable = can_recompute(d, g)
+    if (wish or not recomputable) and can_swap(d, g):
+        uncharge(d, g)
+        swap_out(d, g)
+    elif recomputable:
+        uncharge(d, g)
+        recompute(d, g)
+    else:
+        end_in_pass(d, g)
+
+
+def make_room(d: Draft, g: int, blocks: int) -> bool:
+    """One step of the preemption loop for g: the victim is the tail of the running queue, never g itself."""
+    if blocks <= d.gpu.count():
+        return False
+    victim = d.running.last()
+    if victim == g:
+        return False
+    preempt(d, victim)
+    return True
+
+
+def rearm(d: Draft, g: int) -> None:
+    """g has its slots: it is looked at again when it has outgrown its tables."""
+    at = grown_until(d, g)
+    d.due.move(d.alarm[g], at, g)
+    d.alarm[g] = at
+
+
+def serve(d: Draft, g: int) -> None:
+    """Slots for the next token of g, from the pool or from the tail of the queue; else g itself goes."""
+    blocks = blocks_to_append(d, g)
+    if blocks > d.gpu.count():
+        if outgrew_pool(d, g, blocks):
+            end_in_pass(d, g)
+            return
+        d.repeat("make_room", make_room, g, blocks)
+        if blocks > d.gpu.count():
+            preempt(d, g)
+            return
+    append_slots(d, g)
+    rearm(d, g)
+
+
+def schedule_running(d: Draft) -> None:
+    """One token for every sequence that decodes."""
+    d.spent = d.seqs - d.prefilling.count()
+    if d.config.vllm_v0:
+        d.each_running("serve_all", serve)
+    else:
+        d.each_due("serve", serve)

@@ -1,0 +1,1 @@
+"""Stateful fuzzing of the whole system."""

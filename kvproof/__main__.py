@@ -1,0 +1,5 @@
+"""`python -m kvproof`."""
+
+from kvproof.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""The `kvproof` program. Each command lives in a module of its own and is imported when it is called."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from kvproof import __version__
+
+COMMANDS = {
+    "prove": "prove the theorems on the functions that run",
+    "audit": "mutate the core and prove again: every mutant must be refuted",
+    "replay": "run a scenario and print its decision records",
+    "simulate": "discrete-event run of a trace",
+    "fuzz": "stateful fuzzing of the whole system",
+    "bench": "cost of a scheduling pass",
+    "doctor": "what this machine can run",
+    "demo": "the guided tour",
+}
+
+
+class InputError(click.ClickException):
+    """Bad input: one line that names the place, exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        """Print the line to stderr."""
+        click.echo(f"kvproof: {self.message}", err=True)
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"kvproof.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Lazy)
+@click.version_option(__version__, prog_name="kvproof")
+def program() -> None:
+    """A preemptive scheduler and KV-cache block manager for LLM inference, proved on the functions that run."""
+
+
+def main() -> None:
+    """Run the program. Ctrl-C ends it with status 130, bad input with one line and status 2."""
+    try:
+        status = program.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("kvproof: interrupted", err=True)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        click.echo("kvproof: interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,126 @@
+"""The embedding interface: a scheduler that an engine calls once per step. It holds one immutable state at a time.
+
+Not thread-safe: call it from one thread. A call that raises has changed nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from kvproof.core import groups, schedule
+from kvproof.core.config import Config
+from kvproof.core.errors import Rejected
+from kvproof.core.status import Status
+from kvproof.store.collections import Results
+from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, Policy, State, initial
+from kvproof.store.plan import Plan
+
+
+@attrs.frozen
+class Outcome:
+    """How a request ended. `tokens`: prompt + generated tokens per sequence; the counts of its preemptions are the engine's."""
+
+    group: int
+    status: Status
+    prompt_tokens: int
+    tokens: int
+
+    @property
+    def output_tokens(self) -> int:
+        """Generated tokens per sequence."""
+        return self.tokens - self.prompt_tokens
+
+
+def policy_of(preemption_mode: str | None) -> type[Policy]:
+    """The policy for a `preemption_mode`: null recomputes a group of one sequence and swaps larger ones."""
+    return AlwaysSwap if preemption_mode == "swap" else AlwaysRecompute
+
+
+class Scheduler:
+    """schedule() -> execute the plan -> commit(results), again and again; add_request and abort in between."""
+
+    def __init__(self, config: Config, preemption_mode: str | None = None, policy: Policy | None = None) -> None:
+        self.config = config
+        self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
+        self.state: State = initial(config)
+        self._outcomes: list[Outcome] = []
+
+    def _close(self, d: Draft) -> None:
+        """Report who ended in this draft, forget them, and make the draft the state."""
+        for g, status in d.plan.ends:
+            self._outcomes.append(Outcome(g, Status(status), d.prompt[g], d.length[g]))
+            groups.forget(d, g)
+        self.state = d.close()
+
+    def add_request(self, prompt_tokens: int, max_tokens: int) -> int:
+        """A new request; returns its id. It ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0)."""
+        d = Draft(self.state, self.policy)
+        limit = prompt_tokens + max_tokens
+        if not self.config.vllm_v0:
+            limit = max(prompt_tokens + 1, min(limit, self.config.max_model_len))
+        try:
+            if max_tokens < 1:
+                raise Rejected("max_tokens must be >= 1")
+            g = groups.add(d, prompt_tokens, limit)
+        except Rejected:
+            d.abandon()
+            raise
+        self._close(d)
+        return g
+
+    def schedule(self) -> Plan:
+        """Decide one step. Execute the plan, then `commit`. Never raises but for calling it twice without a commit."""
+        d = Draft(self.state, self.policy)
+        try:
+            schedule.schedule(d)
+        except Rejected:
+            d.abandon()
+            raise
+        plan = d.plan
+        self._close(d)
+        state = self.state
+        return plan.close(state.epoch, state.running[1], state.prefilling[1], not state.prefilled)
+
+    def commit(self, results: Iterable[Sequence[int]] | None = None, ended: Iterable[tuple[int, int]] = ()) -> list[Outcome]:
+        """Take back the step's results: (id, token, ...) of each group that got a token, or None for "all of them".
+
+        `ended`: (id, sequence) of those that the engine ended (a stop token, say). Returns everybody who ended since the last
+        commit. Who was scheduled for a token and has no result does not advance. A result of an aborted request is dropped;
+        one of a request that was never added raises Rejected.
+        """
+        d = Draft(self.state, self.policy)
+        try:
+            ids = Results() if results is None else Results([r[0] for r in results])
+            schedule.commit(d, ids, ended)
+        except Rejected:
+            d.abandon()
+            raise
+        self._close(d)
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def abort(self, g: int) -> None:
+        """End a request now, in whatever status it is; its outcome comes with the next commit."""
+        d = Draft(self.state, self.policy)
+        try:
+            groups.abort(d, g)
+        except Rejected:
+            d.abandon()
+            raise
+        self._close(d)
+
+    def fork(self, g: int, parent: int = 0) -> int:
+        """A sequence of running group g forks; returns the child's index. Legal between commit and schedule."""
+        d = Draft(self.state, self.policy)
+        try:
+            child = groups.fork(d, g, parent)
+        except Rejected:
+            d.abandon()
+            raise
+        self._close(d)
+        return child
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that have not ended."""
+        return len(self.state.waiting[1]) + len(self.state.running[1]) + len(self.state.swapped[1])

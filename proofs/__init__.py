@@ -1,0 +1,1 @@
+"""Symbolic executor, loop rules, obligations, refuter, mutation audit."""

@@ -1,0 +1,1 @@
+"""Discrete-event simulation of traces under a cost model."""

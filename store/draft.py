@@ -1,0 +1,205 @@
+"""The immutable State, and the Draft of it that one transition edits."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+from kvproof.store.collections import Calendar, Cell, Members, Queue, Refs, Stack, Table, Twin, cells
+from kvproof.store.maps import Map
+from kvproof.store.plan import PlanDraft
+
+if TYPE_CHECKING:
+    from kvproof.core.config import Config
+
+Ids = Iterable[int]
+Ended = Iterable[tuple[int, int]]
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+
+MAPS = ("status", "key", "prompt", "length", "computed", "limit", "born", "alarm", "expires")
+"""Per-group integers. `forget` removes a group from each."""
+
+
+class Policy(Protocol):
+    """Choices that cannot break safety, whatever they are."""
+
+    def swaps(self, g: int) -> bool:
+        """Should victim g be swapped out rather than recomputed?"""
+
+
+class AlwaysRecompute:
+    """The policy of `preemption_mode: recompute`, and of null while every group has one sequence."""
+
+    @staticmethod
+    def swaps(g: int) -> bool:
+        """Never."""
+        return False
+
+
+class AlwaysSwap:
+    """The policy of `preemption_mode: swap`."""
+
+    @staticmethod
+    def swaps(g: int) -> bool:
+        """Always."""
+        return True
+
+
+@attrs.frozen(eq=False)
+class State:
+    """Everything the scheduler knows, immutable. Old states stay readable; to go on from one costs one copy."""
+
+    config: "Config"
+    clock: int
+    ticket: int
+    seqs: int
+    issued: bool
+    prefilled: bool
+    epoch: int
+    status: Map[int]
+    key: Map[int]
+    prompt: Map[int]
+    length: Map[int]
+    computed: Map[int]
+    limit: Map[int]
+    born: Map[int]
+    alarm: Map[int]
+    expires: Map[int]
+    members: Map[Any]
+    table: Map[Any]
+    refs: Map[Any]
+    due: Map[Any]
+    expiry: Map[Any]
+    gpu: Cell
+    gpu_free: int
+    cpu: Cell
+    cpu_free: int
+    waiting: Pair
+    running: Pair
+    swapped: Pair
+    prefilling: Pair
+    sampling: Pair
+
+
+def initial(config: "Config") -> State:
+    """Nothing is known, every block is free."""
+    g, c = config.num_gpu_blocks, config.num_cpu_blocks
+    nobody: Pair = ((), ())
+    scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "issued": False, "prefilled": False, "epoch": 0}
+    maps: dict[str, Any] = {name: Map() for name in (*MAPS, "members", "table", "refs", "due", "expiry")}
+    pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
+    queues: dict[str, Any] = dict.fromkeys(("waiting", "running", "swapped", "prefilling", "sampling"), nobody)
+    return State(config=config, **scalars, **maps, **pools, **queues)
+
+
+class Draft:
+    """A state opened for editing. `close` gives the next state; `abandon` gives the old one its data back."""
+
+    __slots__ = (
+        *("config", "clock", "ticket", "seqs", "issued", "prefilled", "epoch"),
+        *MAPS,
+        *("members", "table", "refs", "due", "expiry", "gpu", "cpu"),
+        *("waiting", "running", "swapped", "prefilling", "sampling"),
+        *("spent", "plan", "policy", "twin", "_base", "_maps"),
+    )
+
+    def __init__(self, state: State, policy: Policy = AlwaysRecompute) -> None:
+        self._base = state
+        self.config: Config = state.config
+        self.clock, self.ticket, self.seqs = state.clock, state.ticket, state.seqs
+        self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
+        self.status, self.key, self.prompt = state.status.open(), state.key.open(), state.prompt.open()
+        self.length, self.computed, self.limit = state.length.open(), state.computed.open(), state.limit.open()
+        self.born, self.alarm, self.expires = state.born.open(), state.alarm.open(), state.expires.open()
+        self.members = Members(state.members.open())
+        self.table = Table(state.table.open(), self.members)
+        self.refs = Refs(state.refs.open())
+        self.due = Calendar(state.due.open(), self.key)
+        self.expiry = Calendar(state.expiry.open(), self.key)
+        self.gpu, self.cpu = Stack(state.gpu, state.gpu_free), Stack(state.cpu, state.cpu_free)
+        key = self.key
+        self.waiting, self.running, self.swapped = Queue(state.waiting, key), Queue(state.running, key), Queue(state.swapped, key)
+        self.prefilling, self.sampling = Queue(state.prefilling, key), Queue(state.sampling, key)
+        self.spent = 0
+        self.plan = PlanDraft()
+        self.policy = policy
+        self.twin = Twin()
+
+    def span(self, blocks: int) -> int:
+        """Slots of `blocks` blocks."""
+        return self.config.block_size * blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold `tokens` tokens, rounded up."""
+        return -(-tokens // self.config.block_size)
+
+    def drop_group(self, g: int) -> None:
+        """Every map forgets g."""
+        for name in MAPS:
+            getattr(self, name).discard(g)
+        self.members.rows.discard(g)
+
+    # Loops, by name: proofs give each name an invariant and a measure (kvproof.proofs.rules).
+    def repeat(self, name: str, step: Callable[..., bool], *args: Any) -> None:
+        """while step(self, *args): pass"""
+        while step(self, *args):
+            pass
+
+    def times(self, name: str, n: int, body: Callable[..., None], *args: Any) -> None:
+        """for i in range(n): body(self, i, *args)"""
+        for i in range(n):
+            body(self, i, *args)
+
+    def each_member(self, name: str, g: int, body: Callable[..., None]) -> None:
+        """body(self, q, g) for every live sequence q of g, ascending."""
+        for q in self.members.of(g):
+            body(self, q, g)
+
+    def each_due(self, name: str, body: Callable[["Draft", int], None]) -> None:
+        """body(self, g) for every group whose alarm rings now, smallest key first; who has left meanwhile is skipped."""
+        clock, due = self.clock, self.due
+        for g in due.ordered(clock):
+            if due.has(clock, g):
+                body(self, g)
+
+    def each_running(self, name: str, body: Callable[["Draft", int], None]) -> None:
+        """body(self, g) for every running group, smallest key first; who has left meanwhile is skipped."""
+        for g in tuple(self.running.ids):
+            if self.running.has(g):
+                body(self, g)
+
+    def each_expiring(self, name: str, body: Callable[["Draft", int], None]) -> None:
+        """body(self, g) for every group in the expiry bucket of now."""
+        for g in self.expiry.ordered(self.clock):
+            body(self, g)
+
+    def each(self, name: str, ids: Ids, body: Callable[["Draft", int], None]) -> None:
+        """body(self, g) for every g in ids."""
+        for g in ids:
+            body(self, g)
+
+    def each_pair(self, name: str, pairs: Ended, body: Callable[["Draft", int, int], None]) -> None:
+        """body(self, g, q) for every pair."""
+        for g, q in pairs:
+            body(self, g, q)
+
+    def close(self) -> State:
+        """The next state. The draft must not be used again."""
+        return State(
+            self.config,
+            *(self.clock, self.ticket, self.seqs, self.issued, self.prefilled, self.epoch),
+            *(self.status, self.key, self.prompt, self.length, self.computed, self.limit, self.born, self.alarm, self.expires),
+            *(self.members.rows, self.table.rows, self.refs.above_one, self.due.close(), self.expiry.close()),
+            *(self.gpu.cell, self.gpu.n, self.cpu.cell, self.cpu.n),
+            *(self.waiting.close(), self.running.close(), self.swapped.close(), self.prefilling.close(), self.sampling.close()),
+        )
+
+    def abandon(self) -> None:
+        """Undo: the state that the draft was opened on has its data back."""
+        state = self._base
+        for name in MAPS:
+            getattr(self, name).abandon(getattr(state, name))
+        self.members.rows.abandon(state.members)
+        self.table.rows.abandon(state.table)
+        self.refs.above_one.abandon(state.refs)
+        self.due.buckets.abandon(state.due)
+        self.expiry.buckets.abandon(state.expiry)

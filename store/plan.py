@@ -1,0 +1,133 @@
+"""What a pass decided: everything a backend and a model runner need for one step, and nothing they have to ask back."""
+
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen
+class Plan:
+    """One step. Effects happen in this order: `swap_out`, `swap_in`, `copy`, then compute.
+
+    Groups are the ids that `add` returned; blocks are (GPU) 0 .. num_gpu_blocks - 1, host blocks follow.
+    """
+
+    epoch: int
+    prefills: tuple[tuple[int, int, int], ...]
+    """(group, first token, tokens) of each prefill or piece of one, in plan order."""
+    running: tuple[int, ...]
+    """Every running group after the pass, in queue order (shared with the state, so it costs nothing)."""
+    resumed: tuple[int, ...]
+    """Groups swapped in by this pass, in order; they decode in it."""
+    preempted: tuple[tuple[int, str], ...]
+    """(group, "recompute" or "swap"), in order."""
+    ended: tuple[tuple[int, int], ...]
+    """(group, Status) of the groups that the pass refused or ended for capacity."""
+    swap_out: tuple[tuple[int, int], ...]
+    """(GPU block, host block)."""
+    swap_in: tuple[tuple[int, int], ...]
+    """(host block, GPU block)."""
+    copy: tuple[tuple[int, int], ...]
+    """(source, target) GPU blocks, copy-on-write."""
+    slots: tuple[tuple[int, int, int, int], ...]
+    """(group, sequence, i, block): the i-th block of the sequence's table is now this one; i = its length appends."""
+    decode: bool
+    """Does every running group that is not in its prefill decode one token in this step?"""
+    unfinished: tuple[int, ...] = ()
+    """Running groups that are in the middle of their prefill: they do not decode."""
+
+    @property
+    def decodes(self) -> tuple[int, ...]:
+        """The groups that decode, in plan order: those that ran on, then those swapped in. Costs O(running)."""
+        if not self.decode:
+            return ()
+        late = {*self.resumed, *self.unfinished}
+        if not late:
+            return self.running
+        return (*(g for g in self.running if g not in late), *self.resumed)
+
+    @property
+    def scheduled(self) -> list[tuple[int, int]]:
+        """(group, tokens) in plan order: the full view."""
+        return [(g, n) for g, _, n in self.prefills] + [(g, 1) for g in self.decodes]
+
+    @property
+    def new_blocks(self) -> dict[int, dict[int, list[tuple[int, int]]]]:
+        """Group -> sequence -> [(i, block)] from `slots`."""
+        out: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        for g, q, i, b in self.slots:
+            out.setdefault(g, {}).setdefault(q, []).append((i, b))
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and numbers."""
+        return attrs.asdict(self)
+
+
+class PlanDraft:
+    """A plan in the making: what the core tells as it decides."""
+
+    __slots__ = ("copy", "ends", "pieces", "resumes", "slots", "swap_in", "swap_out", "victims")
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int, int, int]] = []
+        self.resumes: list[int] = []
+        self.victims: list[tuple[int, str]] = []
+        self.ends: list[tuple[int, int]] = []
+        self.swap_out: list[tuple[int, int]] = []
+        self.swap_in: list[tuple[int, int]] = []
+        self.copy: list[tuple[int, int]] = []
+        self.slots: list[tuple[int, int, int, int]] = []
+
+    def nobody_preempted(self) -> bool:
+        """Has the pass evicted nobody so far?"""
+        return not self.victims
+
+    def slot(self, g: int, q: int, i: int, b: int) -> None:
+        """The i-th block of q is b."""
+        self.slots.append((g, q, i, b))
+
+    def copied(self, source: int, target: int) -> None:
+        """A copy-on-write pair."""
+        self.copy.append((source, target))
+
+    def copied_out(self, source: int, target: int) -> None:
+        """A GPU block goes to a host block."""
+        self.swap_out.append((source, target))
+
+    def copied_in(self, source: int, target: int) -> None:
+        """A host block goes to a GPU block."""
+        self.swap_in.append((source, target))
+
+    def prefill(self, g: int, start: int, tokens: int) -> None:
+        """Tokens start .. start + tokens - 1 of g are computed."""
+        self.pieces.append((g, start, tokens))
+
+    def resumed(self, g: int) -> None:
+        """g is back from the host and decodes."""
+        self.resumes.append(g)
+
+    def preempted(self, g: int, mode: str) -> None:
+        """g is a victim."""
+        self.victims.append((g, mode))
+
+    def ended(self, g: int, outcome: int) -> None:
+        """g is refused or ended."""
+        self.ends.append((g, outcome))
+
+    def close(self, epoch: int, running: tuple[int, ...], unfinished: tuple[int, ...], decode: bool) -> Plan:
+        """The plan, final."""
+        return Plan(
+            epoch,
+            tuple(self.pieces),
+            running,
+            tuple(self.resumes),
+            tuple(self.victims),
+            tuple(self.ends),
+            tuple(self.swap_out),
+            tuple(self.swap_in),
+            tuple(self.copy),
+            tuple(self.slots),
+            decode,
+            unfinished,
+        )
