@@ -86,6 +86,7 @@ def initial(config: "Config") -> State:
     nobody: Pair = ((), ())
     scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "issued": False, "prefilled": False, "epoch": 0}
     maps: dict[str, Any] = {name: Map() for name in (*MAPS, "members", "table", "refs", "due", "expiry")}
+    maps["status"] = Map(default=0)  # ABSENT
     pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
     queues: dict[str, Any] = dict.fromkeys(("waiting", "running", "swapped", "prefilling", "sampling"), nobody)
     return State(config=config, **scalars, **maps, **pools, **queues)

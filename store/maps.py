@@ -14,9 +14,10 @@ V = TypeVar("V")
 class Map(Generic[V]):
     """A persistent dict. `open` gives a version to edit; the version opened keeps its contents."""
 
-    __slots__ = ("data", "log", "newer", "undo")
+    __slots__ = ("data", "default", "log", "newer", "undo")
 
-    def __init__(self, data: Any = ()) -> None:
+    def __init__(self, data: Any = (), default: Any = MISSING) -> None:
+        self.default = default  # what a missing key reads as; MISSING: KeyError
         self.data: Any = dict(data)  # None once a newer version owns it
         self.newer: Map[V] | None = None
         self.undo: dict[Any, Any] | None = None
@@ -25,7 +26,7 @@ class Map(Generic[V]):
     def open(self) -> "Map[V]":
         """A new version with these contents, to be edited."""
         new: Map[V] = object.__new__(Map)
-        new.newer, new.undo = None, None
+        new.newer, new.undo, new.default = None, None, self.default
         new.log = {}
         if self.data is None:  # somebody went on from this version already: branch off with a copy
             new.data = dict(self.items())
@@ -73,11 +74,11 @@ class Map(Generic[V]):
         return v.data.get(k, default)
 
     def __getitem__(self, k: Any) -> V:
-        if self.data is not None:
-            return self.data[k]  # type: ignore[no-any-return]
-        x: V = self.get(k, MISSING)
+        x: V = self.data.get(k, MISSING) if self.data is not None else self.get(k, MISSING)
         if x is MISSING:
-            raise KeyError(k)
+            if self.default is MISSING:
+                raise KeyError(k)
+            return self.default  # type: ignore[no-any-return]
         return x
 
     def __contains__(self, k: object) -> bool:
