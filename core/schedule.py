@@ -33,6 +33,7 @@ def schedule_swapped(d: Draft) -> None:
 def schedule(d: Draft) -> None:
     """One pass: decides and allocates everything of one step. The plan is in `d.plan`."""
     require(not d.issued, "the step before is not committed")
+    d.epoch += 1
     d.spent = 0
     if prefill_turn(d):
         schedule_prefills(d)

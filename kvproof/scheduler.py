@@ -4,6 +4,7 @@ Not thread-safe: call it from one thread. A call that raises has changed nothing
 """
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 import attrs
 
@@ -11,19 +12,28 @@ from kvproof.core import groups, schedule
 from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
+from kvproof.reasons import reason
 from kvproof.store.collections import Results
 from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, Policy, State, initial
 from kvproof.store.plan import Plan
 
+first = itemgetter(0)  # the id in a result
+
 
 @attrs.frozen
 class Outcome:
-    """How a request ended. `tokens`: prompt + generated tokens per sequence; the counts of its preemptions are the engine's."""
+    """How a request ended. `tokens`: prompt + generated tokens per sequence."""
 
     group: int
     status: Status
     prompt_tokens: int
     tokens: int
+    reason: str | None = None
+    """One sentence that names the limit it met; None where it simply got its output or was stopped by the engine."""
+    recomputed: int = 0
+    """How often it was preempted by recompute."""
+    swapped: int = 0
+    """How often it was preempted by swap."""
 
     @property
     def output_tokens(self) -> int:
@@ -44,13 +54,22 @@ class Scheduler:
         self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
         self.state: State = initial(config)
         self._outcomes: list[Outcome] = []
+        self._preemptions: dict[int, dict[str, int]] = {}  # of the unfinished groups that had any
+        self._capped: set[int] = set()  # unfinished groups whose output max_model_len cuts short
 
     def _close(self, d: Draft) -> None:
         """Report who ended in this draft, forget them, and make the draft the state."""
         for g, status in d.plan.ends:
-            self._outcomes.append(Outcome(g, Status(status), d.prompt[g], d.length[g]))
+            self._outcomes.append(self._outcome(d, g, Status(status)))
             groups.forget(d, g)
         self.state = d.close()
+
+    def _outcome(self, d: Draft, g: int, status: Status) -> Outcome:
+        """What there is to say about g, which has ended in this draft."""
+        counts = self._preemptions.pop(g, {})
+        why = reason(self.state, d, g, status, g in self._capped)
+        self._capped.discard(g)
+        return Outcome(g, status, d.prompt[g], d.length[g], why, counts.get("recompute", 0), counts.get("swap", 0))
 
     def add_request(self, prompt_tokens: int, max_tokens: int) -> int:
         """A new request; returns its id. It ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0)."""
@@ -66,6 +85,8 @@ class Scheduler:
             d.abandon()
             raise
         self._close(d)
+        if limit < prompt_tokens + max_tokens:
+            self._capped.add(g)
         return g
 
     def schedule(self) -> Plan:
@@ -77,6 +98,9 @@ class Scheduler:
             d.abandon()
             raise
         plan = d.plan
+        for g, mode in plan.victims:
+            counts = self._preemptions.setdefault(g, {})
+            counts[mode] = counts.get(mode, 0) + 1
         self._close(d)
         state = self.state
         return plan.close(state.epoch, state.running[1], state.prefilling[1], not state.prefilled)
@@ -90,7 +114,7 @@ class Scheduler:
         """
         d = Draft(self.state, self.policy)
         try:
-            ids = Results() if results is None else Results([r[0] for r in results])
+            ids = Results() if results is None else Results(map(first, results))
             schedule.commit(d, ids, ended)
         except Rejected:
             d.abandon()

@@ -1,12 +1,15 @@
 """Collections of the draft. Each is opened over what the state holds, edited in place, and closed again."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvproof.store.maps import Map
+from kvproof.store.maps import MISSING, Journal, Map
 
 Cell = tuple[int, Any] | None
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+"""A closed queue: keys and groups, in the order of the keys."""
+NOBODY: Pair = ((), ())
 
 
 class Stack:
@@ -50,63 +53,58 @@ def cell_blocks(cell: Cell) -> list[int]:
     return blocks
 
 
-class Refs:
+class Refs(Map[int]):
     """Reference counts of used blocks. Only counts above 1 are stored: few blocks are shared."""
 
-    __slots__ = ("above_one",)
-
-    def __init__(self, above_one: Map[Any]) -> None:
-        self.above_one = above_one
+    __slots__ = ()
 
     def take(self, b: int) -> None:
         """0 -> 1: nothing is stored."""
 
     def share(self, b: int) -> None:
         """One more reference to a used block."""
-        self.above_one[b] = self.above_one.data.get(b, 1) + 1
+        self[b] = self.data.get(b, 1) + 1
 
     def drop(self, b: int) -> bool:
         """One reference less; True if it was the last."""
-        count = self.above_one.data.get(b, 1)
+        count = self.data.get(b, 1)
         if count == 1:
             return True
         if count == 2:
-            self.above_one.discard(b)
+            self.discard(b)
         else:
-            self.above_one[b] = count - 1
+            self[b] = count - 1
         return False
 
     def shared(self, b: int) -> bool:
         """Has the used block b more than one reference?"""
-        return b in self.above_one.data
+        return b in self.data
 
 
 EMPTY: tuple[list[int], int] = ([], 0)
-FIRST_ONLY = ((0,), 1)
+ONE = (0,)
+FIRST_ONLY = (ONE, 1)
 
 
-class Members:
+class Members(Map[Any]):
     """Group -> the indices of its live sequences, ascending. A group that never forked stores nothing: it has sequence 0."""
 
-    __slots__ = ("rows",)
-
-    def __init__(self, rows: Map[Any]) -> None:
-        self.rows = rows
+    __slots__ = ()
 
     def of(self, g: int) -> tuple[int, ...]:
         """The live sequences of g."""
-        return self.rows.get(g, FIRST_ONLY)[0]  # type: ignore[no-any-return]
+        return self.data[g][0] if g in self.data else ONE
 
     def start(self, g: int) -> None:
         """g has one sequence, 0."""
 
     def first(self, g: int) -> int:
         """The smallest index of a live sequence of g."""
-        return self.rows.data.get(g, FIRST_ONLY)[0][0]  # type: ignore[no-any-return]
+        return self.data[g][0][0] if g in self.data else 0
 
     def count(self, g: int) -> int:
         """How many sequences of g live."""
-        return len(self.rows.data.get(g, FIRST_ONLY)[0])
+        return len(self.data[g][0]) if g in self.data else 1
 
     def has(self, g: int, q: int) -> bool:
         """Is q a live sequence of g?"""
@@ -114,63 +112,85 @@ class Members:
 
     def add(self, g: int) -> int:
         """One sequence more, with an index never used before."""
-        live, q = self.rows.data.get(g, FIRST_ONLY)
-        self.rows[g] = ((*live, q), q + 1)
+        live, q = self.data.get(g, FIRST_ONLY)
+        self[g] = ((*live, q), q + 1)
         return q  # type: ignore[no-any-return]
 
     def remove(self, g: int, q: int) -> None:
         """Sequence q of g lives no more."""
-        live, bound = self.rows.data.get(g, FIRST_ONLY)
-        self.rows[g] = (tuple(x for x in live if x != q), bound)
+        live, bound = self.data.get(g, FIRST_ONLY)
+        self[g] = (tuple(x for x in live if x != q), bound)
 
 
-class Table:
+class Table(Map[Any]):
     """Block tables: (group, sequence) -> its blocks, and counts over the tables of a group.
 
     A row is (list, visible length). A list only grows at its end, so versions can share it: who sees a shorter part of it
-    copies before writing. The row of sequence 0 is stored under the group itself.
+    copies before writing. The row of sequence 0 is stored under the group itself. The blocks of one row differ.
     """
 
-    __slots__ = ("members", "owned", "rows")
+    __slots__ = ("members", "owned")
 
-    def __init__(self, rows: Map[Any], members: Members) -> None:
-        self.rows, self.members = rows, members
-        self.owned: set[Any] = set()
+    def __init__(self, number: int, journal: Journal, data: dict[Any, Any], members: Members) -> None:
+        super().__init__(number, journal, data)
+        self.members = members
+        self.owned: set[Any] = set()  # rows that this draft has copied
+
+    def settle(self) -> None:
+        """The draft is over: its rows are shared from now on."""
+        self.log = None
+        self.owned.clear()
+
+    def undo(self) -> None:
+        """The draft is over; what it wrote is taken back."""
+        super().undo()
+        self.owned.clear()
 
     def size(self, g: int, q: int) -> int:
         """Blocks in the table of sequence q of g."""
-        return self.rows.data.get((g, q) if q else g, EMPTY)[1]  # type: ignore[no-any-return]
+        k = (g, q) if q else g
+        return self.data[k][1] if k in self.data else 0
 
     def block(self, g: int, q: int, i: int) -> int:
         """The i-th block of q."""
-        return self.rows.data[(g, q) if q else g][0][i]  # type: ignore[no-any-return]
+        return self.data[(g, q) if q else g][0][i]  # type: ignore[no-any-return]
 
     def append(self, g: int, q: int, b: int) -> None:
         """b is the last block of q."""
         k = (g, q) if q else g
-        blocks, n = self.rows.data.get(k, EMPTY)
-        if n == 0 or n != len(blocks):
+        log, data = self.log, self.data
+        if log is None:
+            log = self.begin()
+        if k not in data:
+            if k not in log:
+                log[k] = MISSING
+            data[k] = ([b], 1)
+            return
+        blocks, n = row = data[k]
+        if k not in log:
+            log[k] = row
+        if n != len(blocks):
             blocks = blocks[:n]
         blocks.append(b)
-        self.rows[k] = (blocks, n + 1)
+        data[k] = (blocks, n + 1)
 
     def pop(self, g: int, q: int) -> int:
         """Take the last block off the table of q, which must not be empty."""
         k = (g, q) if q else g
-        blocks, n = self.rows.data[k]
+        blocks, n = self.data[k]
         if n == 1:
-            self.rows.discard(k)
+            self.discard(k)
         else:
-            self.rows[k] = (blocks, n - 1)
+            self[k] = (blocks, n - 1)
         return blocks[n - 1]  # type: ignore[no-any-return]
 
     def put(self, g: int, q: int, i: int, b: int) -> None:
         """The i-th block of q is now b. The row is copied once per draft."""
         k = (g, q) if q else g
-        blocks, n = self.rows.data[k]
-        if k not in self.owned or n != len(blocks):
+        blocks, n = self.data[k]
+        if k not in self.owned:
             blocks = blocks[:n]
-            self.rows[k] = (blocks, n)
+            self[k] = (blocks, n)
             self.owned.add(k)
         blocks[i] = b
 
@@ -179,31 +199,32 @@ class Table:
         members = self.members.of(g)
         if len(members) == 1:
             return self.size(g, members[0])
-        return len({b for q in members for b in row(self.rows, g, q)})
+        return len({b for q in members for b in row(self.data, g, q)})
 
     def pending_copies(self, g: int) -> int:
         """Copies made when each sequence of g writes its last block in turn: of n that share one, the last writes in place."""
         members = self.members.of(g)
         if len(members) == 1:
             return 0
-        return len(members) - len({row(self.rows, g, q)[-1] for q in members})
+        return len(members) - len({row(self.data, g, q)[-1] for q in members})
 
 
-def row(rows: Map[Any], g: int, q: int) -> list[int]:
+def row(rows: Mapping[Any, Any], g: int, q: int) -> list[int]:
     """A copy of the table of sequence q of g, in any version."""
     blocks, n = rows.get((g, q) if q else g, EMPTY)
     return blocks[:n]  # type: ignore[no-any-return]
 
 
 class Queue:
-    """A finite set of groups in the order of their keys: two parallel lists, tuples until written."""
+    """A finite set of groups in the order of their keys: two parallel lists, the state's tuples until written."""
 
-    __slots__ = ("ids", "key", "keys", "owned")
+    __slots__ = ("ids", "key", "keys", "pair")
 
-    def __init__(self, pair: tuple[tuple[int, ...], tuple[int, ...]], key: Map[int]) -> None:
+    def __init__(self, pair: Pair, key: Map[int]) -> None:
+        self.pair: Pair | None = pair  # None once written
         self.keys: Any = pair[0]
         self.ids: Any = pair[1]
-        self.key, self.owned = key, False
+        self.key = key
 
     def count(self) -> int:
         """How many groups."""
@@ -223,35 +244,40 @@ class Queue:
 
     def has(self, g: int) -> bool:
         """Is g in it?"""
-        return g in self.ids
+        if not self.ids:
+            return False
+        i = bisect_left(self.keys, self.key.data.get(g, 0))
+        return i < len(self.ids) and self.ids[i] == g
 
-    def _own(self) -> None:
-        if not self.owned:
-            self.keys, self.ids, self.owned = list(self.keys), list(self.ids), True
+    def write(self) -> tuple[list[int], list[int]]:
+        """The lists, owned by this draft."""
+        if self.pair is not None:
+            self.keys, self.ids, self.pair = list(self.keys), list(self.ids), None
+        return self.keys, self.ids
 
     def add(self, g: int) -> None:
         """g joins at the place that its key says."""
-        self._own()
+        keys, ids = self.write()
         key = self.key.data[g]
-        if not self.keys or self.keys[-1] < key:
-            self.keys.append(key)
-            self.ids.append(g)
+        if not keys or keys[-1] < key:
+            keys.append(key)
+            ids.append(g)
         else:
-            i = bisect_left(self.keys, key)
-            self.keys.insert(i, key)
-            self.ids.insert(i, g)
+            i = bisect_left(keys, key)
+            keys.insert(i, key)
+            ids.insert(i, g)
 
     def remove(self, g: int) -> None:
         """g, which is in it, leaves."""
-        self._own()
-        i = bisect_left(self.keys, self.key.data[g])
-        assert self.ids[i] == g, f"group {g} is not in the queue at its key"
-        del self.keys[i], self.ids[i]
+        keys, ids = self.write()
+        i = bisect_left(keys, self.key.data[g])
+        assert ids[i] == g, f"group {g} is not in the queue at its key"
+        del keys[i], ids[i]
 
     def clear(self) -> None:
         """Nobody is in it."""
         if self.ids:
-            self.keys, self.ids, self.owned = (), (), False
+            self.pair = self.keys, self.ids = NOBODY
 
     def minus(self, results: "Results") -> tuple[int, ...]:
         """Those in it that have no result."""
@@ -259,9 +285,9 @@ class Queue:
             return ()
         return tuple(set(self.ids).difference(results.ids)) if results.ids else tuple(self.ids)
 
-    def close(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def close(self) -> Pair:
         """What the state keeps."""
-        return (tuple(self.keys), tuple(self.ids)) if self.owned else (self.keys, self.ids)
+        return (tuple(self.keys), tuple(self.ids)) if self.pair is None else self.pair
 
 
 class Results:
@@ -273,22 +299,24 @@ class Results:
         self.ids = None if ids is None else tuple(ids)
 
 
-class Calendar:
-    """Clock -> set of groups; a bucket is copied when it is first touched."""
+class Calendar(Map[Any]):
+    """Clock -> set of groups; a bucket is copied when the draft first touches it."""
 
-    __slots__ = ("buckets", "key", "mine")
+    __slots__ = ("key",)
 
-    def __init__(self, buckets: Map[Any], key: Map[int]) -> None:
-        self.buckets, self.key = buckets, key
-        self.mine: dict[int, set[int]] = {}
+    def __init__(self, number: int, journal: Journal, data: dict[Any, Any], key: Map[int]) -> None:
+        super().__init__(number, journal, data)
+        self.key = key
 
     def bucket(self, t: int) -> set[int]:
         """The bucket of clock t, owned by this draft."""
-        b = self.mine.get(t)
-        if b is None:
-            b = self.mine[t] = set(self.buckets.data.get(t, ()))
-            self.buckets[t] = b
-        return b
+        log, data = self.log, self.data
+        if log is None:
+            log = self.begin()
+        if t not in log:
+            log[t] = data.get(t, MISSING)
+            data[t] = set(data.get(t, ()))
+        return data[t]  # type: ignore[no-any-return]
 
     def add(self, t: int, g: int) -> None:
         """g, which is not there, is in the bucket of t."""
@@ -300,44 +328,32 @@ class Calendar:
 
     def move(self, t: int, u: int, g: int) -> None:
         """g moves from the bucket of t to that of u."""
-        self.bucket(t).remove(g)
-        self.bucket(u).add(g)
+        log, data = self.log or (), self.data
+        (data[t] if t in log else self.bucket(t)).remove(g)
+        (data[u] if u in log else self.bucket(u)).add(g)
 
     def ordered(self, t: int) -> list[int]:
         """Those in the bucket of t, smallest key first."""
-        b = self.buckets.data.get(t)
+        b = self.data.get(t)
         return sorted(b, key=self.key.data.__getitem__) if b else []
 
     def has(self, t: int, g: int) -> bool:
         """Is g in the bucket of t?"""
-        return g in self.buckets.data.get(t, ())
+        return g in self.data.get(t, ())
 
-    def close(self) -> Map[Any]:
-        """What the state keeps: no empty buckets."""
-        for t, b in self.mine.items():
-            if not b:
-                self.buckets.discard(t)
-        return self.buckets
+    def settle(self) -> None:
+        """The draft is over: no empty buckets stay."""
+        for t in self.log or ():
+            if not self.data[t]:
+                del self.data[t]
+        self.log = None
 
 
-class Twin:
+class Twin(dict[int, int]):
     """Scratch of one swap: block -> the block of the other device that takes its place."""
 
-    __slots__ = ("of",)
-
-    def __init__(self) -> None:
-        self.of: dict[int, int] = {}
-
-    def clear(self) -> None:
-        """A new swap begins."""
-        self.of.clear()
+    __slots__ = ()
 
     def has(self, b: int) -> bool:
         """Has b moved already?"""
-        return b in self.of
-
-    def __getitem__(self, b: int) -> int:
-        return self.of[b]
-
-    def __setitem__(self, b: int, c: int) -> None:
-        self.of[b] = c
+        return b in self

@@ -1,22 +1,20 @@
 """The immutable State, and the Draft of it that one transition edits."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
-from kvproof.store.collections import Calendar, Cell, Members, Queue, Refs, Stack, Table, Twin, cells
+from kvproof.store.collections import ONE, Calendar, Cell, Members, Pair, Queue, Refs, Stack, Table, Twin, cells
 from kvproof.store.maps import Map
 from kvproof.store.plan import PlanDraft
+from kvproof.store.versions import GROUP_MAPS, NAMES, Version, View, maps_of
 
 if TYPE_CHECKING:
     from kvproof.core.config import Config
 
+V = TypeVar("V")
 Ids = Iterable[int]
 Ended = Iterable[tuple[int, int]]
-Pair = tuple[tuple[int, ...], tuple[int, ...]]
-
-MAPS = ("status", "key", "prompt", "length", "computed", "limit", "born", "alarm", "expires")
-"""Per-group integers. `forget` removes a group from each."""
 
 
 class Policy(Protocol):
@@ -44,9 +42,22 @@ class AlwaysSwap:
         return True
 
 
-@attrs.frozen(eq=False)
+class Reading(Generic[V]):
+    """A property of State: the map of this name, read only."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, state: "State", owner: type) -> View[V]:
+        return View(state.maps, self.name)
+
+
+@attrs.frozen(eq=False, slots=False)  # slots would make every close 25 empty calls dearer
 class State:
-    """Everything the scheduler knows, immutable. Old states stay readable; to go on from one costs one copy."""
+    """Everything the scheduler knows, immutable. Old states stay readable; to go on from one costs one copy.
+
+    The maps (`status`, `length`, `table`, ...) are read through properties: `state.length[g]`.
+    """
 
     config: "Config"
     clock: int
@@ -55,20 +66,7 @@ class State:
     issued: bool
     prefilled: bool
     epoch: int
-    status: Map[int]
-    key: Map[int]
-    prompt: Map[int]
-    length: Map[int]
-    computed: Map[int]
-    limit: Map[int]
-    born: Map[int]
-    alarm: Map[int]
-    expires: Map[int]
-    members: Map[Any]
-    table: Map[Any]
-    refs: Map[Any]
-    due: Map[Any]
-    expiry: Map[Any]
+    maps: Version
     gpu: Cell
     gpu_free: int
     cpu: Cell
@@ -79,17 +77,31 @@ class State:
     prefilling: Pair
     sampling: Pair
 
+    status = Reading[int]()
+    key = Reading[int]()
+    prompt = Reading[int]()
+    length = Reading[int]()
+    computed = Reading[int]()
+    limit = Reading[int]()
+    born = Reading[int]()
+    alarm = Reading[int]()
+    expires = Reading[int]()
+    members = Reading[Any]()
+    table = Reading[Any]()
+    refs = Reading[int]()
+    due = Reading[Any]()
+    expiry = Reading[Any]()
+
 
 def initial(config: "Config") -> State:
     """Nothing is known, every block is free."""
     g, c = config.num_gpu_blocks, config.num_cpu_blocks
     nobody: Pair = ((), ())
     scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "issued": False, "prefilled": False, "epoch": 0}
-    maps: dict[str, Any] = {name: Map() for name in (*MAPS, "members", "table", "refs", "due", "expiry")}
-    maps["status"] = Map(default=0)  # ABSENT
+    maps = Version(maps_of([{} for _ in NAMES]))
     pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
     queues: dict[str, Any] = dict.fromkeys(("waiting", "running", "swapped", "prefilling", "sampling"), nobody)
-    return State(config=config, **scalars, **maps, **pools, **queues)
+    return State(config=config, **scalars, maps=maps, **pools, **queues)
 
 
 class Draft:
@@ -97,25 +109,48 @@ class Draft:
 
     __slots__ = (
         *("config", "clock", "ticket", "seqs", "issued", "prefilled", "epoch"),
-        *MAPS,
-        *("members", "table", "refs", "due", "expiry", "gpu", "cpu"),
-        *("waiting", "running", "swapped", "prefilling", "sampling"),
+        *NAMES,
+        *("gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling"),
         *("spent", "plan", "policy", "twin", "_base", "_maps"),
     )
+    status: Map[int]
+    key: Map[int]
+    prompt: Map[int]
+    length: Map[int]
+    computed: Map[int]
+    limit: Map[int]
+    born: Map[int]
+    alarm: Map[int]
+    expires: Map[int]
+    members: Members
+    table: Table
+    refs: Refs
+    due: Calendar
+    expiry: Calendar
 
     def __init__(self, state: State, policy: Policy = AlwaysRecompute) -> None:
         self._base = state
         self.config: Config = state.config
         self.clock, self.ticket, self.seqs = state.clock, state.ticket, state.seqs
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
-        self.status, self.key, self.prompt = state.status.open(), state.key.open(), state.prompt.open()
-        self.length, self.computed, self.limit = state.length.open(), state.computed.open(), state.limit.open()
-        self.born, self.alarm, self.expires = state.born.open(), state.alarm.open(), state.expires.open()
-        self.members = Members(state.members.open())
-        self.table = Table(state.table.open(), self.members)
-        self.refs = Refs(state.refs.open())
-        self.due = Calendar(state.due.open(), self.key)
-        self.expiry = Calendar(state.expiry.open(), self.key)
+        version = self._maps = state.maps.open()
+        assert version.maps is not None
+        (
+            self.status,
+            self.key,
+            self.prompt,
+            self.length,
+            self.computed,
+            self.limit,
+            self.born,
+            self.alarm,
+            self.expires,
+            self.members,
+            self.table,
+            self.refs,
+            self.due,
+            self.expiry,
+        ) = version.maps
         self.gpu, self.cpu = Stack(state.gpu, state.gpu_free), Stack(state.cpu, state.cpu_free)
         key = self.key
         self.waiting, self.running, self.swapped = Queue(state.waiting, key), Queue(state.running, key), Queue(state.swapped, key)
@@ -135,9 +170,9 @@ class Draft:
 
     def drop_group(self, g: int) -> None:
         """Every map forgets g."""
-        for name in MAPS:
+        for name in GROUP_MAPS:
             getattr(self, name).discard(g)
-        self.members.rows.discard(g)
+        self.members.discard(g)
 
     # Loops, by name: proofs give each name an invariant and a measure (kvproof.proofs.rules).
     def repeat(self, name: str, step: Callable[..., bool], *args: Any) -> None:
@@ -152,14 +187,15 @@ class Draft:
 
     def each_member(self, name: str, g: int, body: Callable[..., None]) -> None:
         """body(self, q, g) for every live sequence q of g, ascending."""
-        for q in self.members.of(g):
+        members = self.members.data
+        for q in members[g][0] if g in members else ONE:
             body(self, q, g)
 
     def each_due(self, name: str, body: Callable[["Draft", int], None]) -> None:
         """body(self, g) for every group whose alarm rings now, smallest key first; who has left meanwhile is skipped."""
-        clock, due = self.clock, self.due
-        for g in due.ordered(clock):
-            if due.has(clock, g):
+        clock, buckets = self.clock, self.due.data
+        for g in self.due.ordered(clock):
+            if g in buckets[clock]:
                 body(self, g)
 
     def each_running(self, name: str, body: Callable[["Draft", int], None]) -> None:
@@ -188,19 +224,10 @@ class Draft:
         return State(
             self.config,
             *(self.clock, self.ticket, self.seqs, self.issued, self.prefilled, self.epoch),
-            *(self.status, self.key, self.prompt, self.length, self.computed, self.limit, self.born, self.alarm, self.expires),
-            *(self.members.rows, self.table.rows, self.refs.above_one, self.due.close(), self.expiry.close()),
-            *(self.gpu.cell, self.gpu.n, self.cpu.cell, self.cpu.n),
+            *(self._maps.close(self._base.maps), self.gpu.cell, self.gpu.n, self.cpu.cell, self.cpu.n),
             *(self.waiting.close(), self.running.close(), self.swapped.close(), self.prefilling.close(), self.sampling.close()),
         )
 
     def abandon(self) -> None:
         """Undo: the state that the draft was opened on has its data back."""
-        state = self._base
-        for name in MAPS:
-            getattr(self, name).abandon(getattr(state, name))
-        self.members.rows.abandon(state.members)
-        self.table.rows.abandon(state.table)
-        self.refs.above_one.abandon(state.refs)
-        self.due.buckets.abandon(state.due)
-        self.expiry.buckets.abandon(state.expiry)
+        self._maps.abandon(self._base.maps)

@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Plan:
     """One step. Effects happen in this order: `swap_out`, `swap_in`, `copy`, then compute.
 

@@ -1,6 +1,7 @@
 """The `kvproof` program. Each command lives in a module of its own and is imported when it is called."""
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -55,14 +56,25 @@ def program() -> None:
 def main() -> None:
     """Run the program. Ctrl-C ends it with status 130, bad input with one line and status 2."""
     try:
-        status = program.main(standalone_mode=False)
+        status = program.main(prog_name="kvproof", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         click.echo("kvproof: interrupted", err=True)
         sys.exit(130)
     except KeyboardInterrupt:
         click.echo("kvproof: interrupted", err=True)
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.UsageError as error:
+        place = error.ctx.command_path if error.ctx is not None else "kvproof"
+        click.echo(f"{place}: {error.format_message()} See {place} --help.", err=True)
+        sys.exit(2)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
+    except BrokenPipeError:  # the reader (head, say) has gone: nothing to say, and nothing to flush at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

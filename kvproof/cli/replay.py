@@ -1,0 +1,60 @@
+"""`kvproof replay SCENARIO`: decision records as JSON lines on stdout; what differs goes to stderr."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from kvproof.cli import InputError
+from kvproof.compare import MAPS, Comparison
+from kvproof.formats import Scenario, load_scenario, parse_override
+from kvproof.strictjson import ScenarioError
+
+
+def load(path: Path, settings: tuple[str, ...]) -> Scenario:
+    """The scenario with the overrides of --set; whatever is wrong with either is one line."""
+    try:
+        overrides = dict(parse_override(text) for text in settings)
+    except ScenarioError as error:
+        raise InputError(str(error)) from None
+    try:
+        return load_scenario(path, overrides)
+    except ScenarioError as error:
+        raise InputError(f"{click.format_filename(path)}: {error}".replace("\n", " ")) from None
+
+
+@click.command(short_help="run a scenario and print its decision records")
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option(
+    "--backend", type=click.Choice(["fake", "cuda"]), default="fake", show_default=True, help="What executes the plans."
+)
+@click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a config field (JSON, else a string).")
+@click.option("--maps", is_flag=True, help="Add block maps and tables to every record.")
+@click.option("--check", is_flag=True, help="Compare with `expected` and show the first difference.")
+@click.option("--json", "as_json", is_flag=True, help="The output is JSON lines in any case.")
+def command(scenario: Path, backend: str, settings: tuple[str, ...], maps: bool, check: bool, as_json: bool) -> int:
+    """Run SCENARIO (JSON) and print one decision record per step and an end record.
+
+    Exit status: 0; 1 a difference, a violation, wrong tokens, or a run that stalls; 2 bad input.
+    """
+    if backend == "cuda":
+        raise InputError("--backend cuda: not available in this release, use --backend fake")
+    checked = load(scenario, settings)
+    if check and checked.expected is None:
+        raise InputError(f"{click.format_filename(scenario)}: expected: is required for --check")
+    from kvproof.replay import Replay  # numpy takes a while to load; bad input need not wait for it
+
+    expected = checked.expected or ()
+    wide = maps or (check and any(name in MAPS for record in expected for name in record))
+    run = Replay(checked, maps=wide)
+    comparison = Comparison(expected)
+    for record in run.lines():
+        if check and "queues" in record:
+            comparison.feed(record)
+        print(json.dumps(record if maps else {key: value for key, value in record.items() if key not in MAPS}))
+    sys.stdout.flush()
+    difference = comparison.end() if check else None
+    if difference is not None:
+        click.echo("\n".join(difference.lines()), err=True)
+    return 1 if run.failed or difference is not None else 0

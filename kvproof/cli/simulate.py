@@ -1,0 +1,203 @@
+"""`kvproof simulate`: a trace, a model, a device and a configuration in; latencies and counts out."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kvproof.cli import InputError
+from kvproof.core.config import PROFILES, Config, ConfigError
+from kvproof.sim import generate, report
+from kvproof.sim.cost import Roofline, blocks_that_fit
+from kvproof.sim.engine import CHECK_EVERY_DEFAULT, Simulation
+from kvproof.sim.hardware import DEVICES, MODELS, Device, Model
+from kvproof.sim.metrics import Metrics, percentile
+from kvproof.sim.traces import RATE_DEFAULT_PER_S, Trace, TraceError, read
+
+TOKEN_BUDGET = 8_192
+WATERMARK = 0.01
+BLOCKS_MAX = 2**22
+"""16 times the default pool of the largest device: more is a mistake, and would only fill the host's memory."""
+TOKENS_MAX = 2**26
+
+
+def peak_rss_bytes() -> int | None:
+    """The most memory that this process has held; None where the platform does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def load(name: str, limit: int | None, rate_per_s: float | None, seed: int) -> Trace:
+    """The requests: read from the file, or generated for the word `azure-like`."""
+    if rate_per_s is not None and not 1e-6 <= rate_per_s <= 1e6:
+        raise InputError(f"--rate: must be from 0.000001 to 1000000 requests per second, got {rate_per_s}")
+    if name == generate.NAME:
+        return generate.azure_like(limit or generate.REQUESTS, rate_per_s, seed)
+    try:
+        return read(Path(name), limit, rate_per_s, seed)
+    except TraceError as error:
+        raise InputError(str(error)) from None
+
+
+def pool_size(model: Model, device: Device, block_size: int) -> int:
+    """`num_gpu_blocks` where it is not given."""
+    blocks = blocks_that_fit(model, device, block_size)
+    if blocks < 1:
+        weights, memory = report.size(model.weight_bytes), report.size(device.memory_bytes)
+        left = f"the weights of {model.name} ({weights}) leave no block of 0.9 x {memory} on one {device.name}"
+        raise InputError(f"--num-gpu-blocks: {left}; give a number, or another device")
+    return blocks
+
+
+def configure(model: Model, device: Device, options: dict[str, Any]) -> Config:
+    """The scheduler's configuration, with the defaults of the simulator. Raises InputError naming the field."""
+    if options["enable_chunked_prefill"]:
+        raise InputError("--enable-chunked-prefill: not supported by the scheduler yet; leave it out")
+    block_size = options["block_size"]
+    gpu = options["num_gpu_blocks"] if options["num_gpu_blocks"] is not None else pool_size(model, device, block_size)
+    cpu = options["num_cpu_blocks"] if options["num_cpu_blocks"] is not None else gpu
+    context = options["max_model_len"] if options["max_model_len"] is not None else model.context_tokens
+    if context > model.context_tokens:
+        raise InputError(f"max_model_len: must be <= {model.context_tokens}, the context of {model.name}, got {context}")
+    given_budget = options["max_num_batched_tokens"]
+    budget = given_budget if given_budget is not None else max(TOKEN_BUDGET, context)
+    given_seqs = options["max_num_seqs"]
+    try:
+        return Config(
+            num_gpu_blocks=gpu,
+            num_cpu_blocks=cpu,
+            block_size=block_size,
+            watermark_blocks=int(WATERMARK * gpu),
+            max_num_seqs=given_seqs if given_seqs is not None else min(256, budget),
+            max_num_batched_tokens=budget,
+            max_model_len=context,
+            vllm_v0=options["profile"] == "vllm_v0",
+        )
+    except ConfigError as error:
+        raise InputError(str(error)) from None
+
+
+def describe(trace: Trace, model: Model, device: Device, config: Config, options: dict[str, Any]) -> dict[str, Any]:
+    """What ran, for the record."""
+    return {
+        "trace": {
+            "name": trace.name,
+            "format": trace.format,
+            "requests": len(trace),
+            "rate": options["rate"] or (RATE_DEFAULT_PER_S if trace.format == "vidur" else None),
+            "seed": options["seed"],
+        },
+        "model": {"name": model.name, "source": model.source, "device": device.name, "device_source": device.source},
+        "config": {
+            "profile": options["profile"],
+            "preemption_mode": options["preemption_mode"],
+            "block_size": config.block_size,
+            "num_gpu_blocks": config.num_gpu_blocks,
+            "num_cpu_blocks": config.num_cpu_blocks,
+            "watermark_blocks": config.watermark_blocks,
+            "max_num_seqs": config.max_num_seqs,
+            "max_num_batched_tokens": config.max_num_batched_tokens,
+            "max_model_len": config.max_model_len,
+            "enable_chunked_prefill": False,
+        },
+    }
+
+
+def simulated(trace: Trace, config: Config, cost: Roofline, options: dict[str, Any]) -> Metrics:
+    """Run it behind a progress bar on stderr."""
+    console = Console(stderr=True)
+    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal) as bar:
+        task = bar.add_task("requests", total=len(trace))
+
+        def show(ended: int) -> None:
+            bar.update(task, completed=ended)
+
+        return Simulation(trace, config, cost, options["preemption_mode"], options["check_every"], show).run()
+
+
+def curves(metrics: Metrics) -> dict[str, list[tuple[float, float]]]:
+    """(percent, seconds) of each latency, for the report."""
+    out = {}
+    for key, values in (("ttft", metrics.ttft_s), ("tpot", metrics.tpot_s), ("e2e", metrics.e2e_s)):
+        ordered = sorted(values)
+        points = ((float(x), percentile(ordered, x)) for x in range(101))
+        out[key] = [(x, y) for x, y in points if y is not None]
+    return out
+
+
+BLOCKS = click.IntRange(min=1, max=BLOCKS_MAX)
+TOKENS = click.IntRange(min=1, max=TOKENS_MAX)
+
+
+@click.command()
+@click.argument("trace", metavar="TRACE")
+@click.option("--model", type=click.Choice(list(MODELS)), default="llama-3.1-8b", show_default=True, help="Whose weights and KV.")
+@click.option("--device", type=click.Choice(list(DEVICES)), default="h100", show_default=True, help="One accelerator.")
+@click.option("--profile", type=click.Choice(PROFILES), default="kvproof", show_default=True, help="Scheduling decisions.")
+@click.option(
+    "--preemption-mode", type=click.Choice(("recompute", "swap")), default=None, help="Default: recompute (one sequence each)."
+)
+@click.option("--num-gpu-blocks", type=BLOCKS, help="Default: what 0.9 of the memory holds beside the weights.")
+@click.option("--num-cpu-blocks", type=click.IntRange(min=0, max=BLOCKS_MAX), help="Default: as many as on the GPU.")
+@click.option("--block-size", type=click.IntRange(min=1, max=4096), default=16, show_default=True, help="Tokens per block.")
+@click.option("--max-model-len", type=TOKENS, help="Longer requests are refused. Default: the model's context.")
+@click.option("--max-num-batched-tokens", type=TOKENS, help="Default: max(8192, max_model_len).")
+@click.option("--max-num-seqs", type=TOKENS, help="Default: 256.")
+@click.option(
+    "--enable-chunked-prefill/--no-enable-chunked-prefill",
+    default=False,
+    help="Not supported by the scheduler yet.",
+    show_default=True,
+)
+@click.option("--limit", type=click.IntRange(min=1, max=10**8), help="Only the first so many requests.")
+@click.option("--rate", type=float, help=f"Requests per second, for traces without arrivals (default {RATE_DEFAULT_PER_S:g}).")
+@click.option("--seed", type=click.IntRange(min=0, max=2**63), default=0, show_default=True, help="Of arrivals that are drawn.")
+@click.option(
+    "--check-every",
+    type=click.IntRange(min=0),
+    default=CHECK_EVERY_DEFAULT,
+    show_default=True,
+    help="Passes between two checks of the state; 0: only the last state.",
+)
+@click.option("--report", "report_path", type=click.Path(path_type=Path), help="Write one self-contained HTML page here.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
+def command(trace: str, model: str, device: str, report_path: Path | None, as_json: bool, **options: Any) -> int:
+    """Discrete-event run of TRACE: an Azure CSV, Mooncake JSONL or vidur CSV (gzip too), or the word `azure-like`.
+
+    `azure-like` generates requests with the statistics of the Azure conversation trace. Exit status: 0; 1 a violation or a
+    lost request; 2 bad input.
+    """
+    started = time.perf_counter()
+    config = configure(MODELS[model], DEVICES[device], options)
+    requests = load(trace, options["limit"], options["rate"], options["seed"])
+    if report_path is not None:
+        try:
+            report.check_target(report_path, None if trace == generate.NAME else Path(trace))
+        except report.ReportError as error:
+            raise InputError(str(error)) from None
+    cost = Roofline(MODELS[model], DEVICES[device], config.block_size)
+    metrics = simulated(requests, config, cost, options)
+    summary = describe(requests, MODELS[model], DEVICES[device], config, options) | metrics.summary(cost.block_bytes)
+    summary["run"] = {"wall_s": time.perf_counter() - started, "peak_rss_bytes": peak_rss_bytes()}
+    if report_path is not None:
+        try:
+            report.write_atomically(report_path, report.page(summary, curves(metrics)))
+        except OSError as error:
+            raise InputError(f"--report {report_path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+    if as_json:
+        click.echo(json.dumps(summary))
+    else:
+        console = Console()
+        for table in report.tables(summary):
+            console.print(table)
+    return 1 if metrics.failed else 0

@@ -1,0 +1,242 @@
+"""The scenario format: what `kvproof replay` reads. Strict: whatever is not said to be right is refused, by its path.
+
+The tables below are the format; what they cannot say (defaults that depend on other fields, duplicate ids, events on nobody,
+limits on the total work) follows in functions. What later releases add is known here already and refused as not supported yet.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from kvproof.core.config import Config, ConfigError
+from kvproof.fields import Field, array, boolean, choice, integer, later, name, number, optional, record, text, wrong
+from kvproof.strictjson import ScenarioError, parse, read, show
+
+SLOTS_MAX = 2**26
+"""Slots of both pools together: the fake backend holds about 28 bytes for each that is touched."""
+BLOCKS_MAX = 2**22
+"""Blocks of one pool: the free list holds about 80 bytes for each."""
+STEP_MAX = 2**20
+"""Latest arrival or event: a record is written for every step until then."""
+TOKENS_MAX = 2**22
+"""Tokens of all requests as far as they can get: about the number of steps and of results."""
+READS_MAX = 2**30
+"""Slots read: every new token reads its whole history."""
+
+OPS = ("abort", "fork", "finish_seq", "accept", "preempt", "deny_append")
+
+ARTIFICIAL = {
+    "seed": Field(integer(0), 0),
+    "probability": Field(number(0, 1), 0.5),
+    "max_count": Field(integer(0), 500),
+}
+
+
+def _artificial(value: Any, path: str) -> Any:
+    return record(value, path, ARTIFICIAL)
+
+
+CONFIG = {
+    "profile": Field(choice("kvproof", "vllm_v0"), "kvproof"),
+    "block_size": Field(integer(1), 16),
+    "num_gpu_blocks": Field(integer(1, BLOCKS_MAX)),
+    "num_cpu_blocks": Field(integer(0, BLOCKS_MAX), None),
+    "watermark": Field(number(0, 1), 0.01),
+    "watermark_blocks": Field(integer(0), None),
+    "max_num_seqs": Field(integer(1), None),
+    "max_num_batched_tokens": Field(integer(1), None),
+    "max_model_len": Field(integer(1), 2048),
+    "enable_chunked_prefill": Field(later(boolean, False), False),
+    "policy": Field(later(text, "fcfs"), "fcfs"),
+    "preemption_mode": Field(later(choice(None, "recompute", "swap", "auto"), None, "recompute", "swap"), None),
+    "num_lookahead_slots": Field(later(integer(0), 0), 0),
+    "delay_factor": Field(later(number(0, 1e9), 0.0), 0.0),
+    "max_preemptions_per_request": Field(later(optional(integer(0)), None), None),
+    "artificial_preemption": Field(later(optional(_artificial), None), None),
+    "transfers": Field(later(choice("ordered", "fenced"), "ordered"), "ordered"),
+    "transfer_latency_steps": Field(later(integer(0), 0), 0),
+    "transfer_order_seed": Field(later(optional(integer(0)), None), None),
+}
+
+REQUEST = {
+    "id": Field(name),
+    "arrival_step": Field(integer(0, STEP_MAX), 0),
+    "prompt_tokens": Field(integer(1)),
+    "output_tokens": Field(integer(1)),
+    "n": Field(later(integer(1), 1), 1),
+    "priority": Field(integer(-(2**40)), 0),
+}
+
+EVENT = {"step": Field(integer(0, STEP_MAX)), "op": Field(later(choice(*OPS), "abort")), "id": Field(name)}
+
+RECORD_FIELDS = (
+    *("step", "scheduled", "num_prefills", "preempted", "swap_out", "swap_in", "copy", "ignored", "finished"),
+    *("queues", "free_gpu", "free_cpu", "skipped_events"),
+    *("swap_out_map", "swap_in_map", "copy_map", "tables", "new_blocks"),
+)
+
+SCENARIO = {
+    "format": Field(integer(1, 1)),
+    "name": Field(text, None),
+    "recorded_from": Field(text, None),
+    "config": Field(lambda value, path: value),
+    "requests": Field(array),
+    "events": Field(array, ()),
+    "expected": Field(array, None),
+}
+
+
+@attrs.frozen
+class Request:
+    """One request of a scenario."""
+
+    id: str
+    arrival_step: int
+    prompt_tokens: int
+    output_tokens: int
+    n: int = 1
+    priority: int = 0
+
+
+@attrs.frozen
+class Event:
+    """What happens to a request from outside, before the pass of a step."""
+
+    step: int
+    op: str
+    id: str
+
+
+@attrs.frozen
+class Scenario:
+    """A checked scenario. `expected`: decision records to compare with, if any."""
+
+    name: str
+    config: Config
+    preemption_mode: str | None
+    requests: tuple[Request, ...]
+    events: tuple[Event, ...] = ()
+    expected: tuple[dict[str, Any], ...] | None = None
+
+
+def parse_config(value: Any, path: str = "config") -> tuple[Config, str | None]:
+    """The core's configuration, and the preemption mode."""
+    c = record(value, path, CONFIG)
+    if c["num_cpu_blocks"] is None:
+        c["num_cpu_blocks"] = c["num_gpu_blocks"]
+    if c["max_num_batched_tokens"] is None:
+        c["max_num_batched_tokens"] = max(2048, c["max_model_len"])
+    if c["max_num_seqs"] is None:
+        c["max_num_seqs"] = min(256, c["max_num_batched_tokens"])
+    if c["watermark_blocks"] is None:
+        c["watermark_blocks"] = int(c["watermark"] * c["num_gpu_blocks"])
+    slots = (c["num_gpu_blocks"] + c["num_cpu_blocks"]) * c["block_size"]
+    if slots > SLOTS_MAX:
+        raise ScenarioError(f"{path}: (num_gpu_blocks + num_cpu_blocks) x block_size must be <= {SLOTS_MAX} slots, got {slots}")
+    try:
+        config = Config(
+            num_gpu_blocks=c["num_gpu_blocks"],
+            num_cpu_blocks=c["num_cpu_blocks"],
+            block_size=c["block_size"],
+            watermark_blocks=c["watermark_blocks"],
+            max_num_seqs=c["max_num_seqs"],
+            max_num_batched_tokens=c["max_num_batched_tokens"],
+            max_model_len=c["max_model_len"],
+            vllm_v0=c["profile"] == "vllm_v0",
+        )
+    except ConfigError as error:
+        raise ScenarioError(f"{path}.{error}") from None
+    return config, c["preemption_mode"]
+
+
+def reach(config: Config, request: Request) -> int:
+    """The most tokens (prompt + generated) that a request can get to: its limit, or one more than the pool holds."""
+    tokens = request.prompt_tokens + request.output_tokens
+    if not config.vllm_v0:
+        tokens = max(request.prompt_tokens + 1, min(tokens, config.max_model_len))
+    return min(tokens, config.num_gpu_blocks * config.block_size + 1)
+
+
+def _check_work(config: Config, requests: tuple[Request, ...]) -> None:
+    tokens = reads = 0
+    for request in requests:
+        if request.prompt_tokens <= config.num_gpu_blocks * config.block_size:
+            length = reach(config, request)
+            tokens += length
+            reads += length * (length - request.prompt_tokens)
+    if tokens > TOKENS_MAX:
+        raise ScenarioError(f"requests: {tokens} tokens in all are too many to replay, the limit is {TOKENS_MAX}")
+    if reads > READS_MAX:
+        raise ScenarioError(f"requests: reading {reads} slots in all is too much to replay, the limit is {READS_MAX}")
+
+
+def _requests(values: list[Any]) -> tuple[Request, ...]:
+    requests = []
+    first: dict[str, int] = {}
+    for i, value in enumerate(values):
+        request = Request(**record(value, f"requests[{i}]", REQUEST))
+        if request.id in first:
+            raise ScenarioError(f"requests[{i}].id: {show(request.id)} is the id of requests[{first[request.id]}] already")
+        first[request.id] = i
+        requests.append(request)
+    return tuple(requests)
+
+
+def _events(values: list[Any], requests: tuple[Request, ...]) -> tuple[Event, ...]:
+    known = {request.id for request in requests}
+    events = []
+    for i, value in enumerate(values):
+        path = f"events[{i}]"
+        if isinstance(value, dict) and "op" in value:
+            EVENT["op"].check(value["op"], f"{path}.op")  # first: other operations have other fields
+        event = Event(**record(value, path, EVENT))
+        if event.id not in known:
+            raise ScenarioError(f"{path}.id: no request has the id {show(event.id)}")
+        events.append(event)
+    return tuple(events)
+
+
+def _expected(values: list[Any] | None) -> tuple[dict[str, Any], ...] | None:
+    """Decision records. Their values are compared, not checked: a wrong one is a difference."""
+    if values is None:
+        return None
+    for i, value in enumerate(values):
+        path = f"expected[{i}]"
+        if not isinstance(value, dict):
+            wrong(path, "an object", value)
+        record({key: part for key, part in value.items() if key not in RECORD_FIELDS}, path, {})
+        record({"step": value["step"]} if "step" in value else {}, path, {"step": Field(integer(i, i))})
+    return tuple(values)
+
+
+def parse_scenario(value: Any, overrides: Mapping[str, Any] | None = None, default_name: str = "") -> Scenario:
+    """A scenario from its JSON value. `overrides` replace fields of its config before it is checked."""
+    s = record(value, "", SCENARIO)
+    raw = s["config"]
+    if overrides and isinstance(raw, dict):
+        raw = {**raw, **overrides}
+        if "watermark" in overrides and "watermark_blocks" not in overrides:
+            raw.pop("watermark_blocks", None)
+    config, mode = parse_config(raw)
+    requests = _requests(s["requests"])
+    _check_work(config, requests)
+    events = _events(s["events"], requests)
+    return Scenario(s["name"] or default_name, config, mode, requests, events, _expected(s["expected"]))
+
+
+def load_scenario(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
+    """A scenario from its file. Raises `ScenarioError`."""
+    return parse_scenario(read(path), overrides, path.stem)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`FIELD=VALUE` of `--set`: the value is JSON, or else a string."""
+    field, equals, value = text.partition("=")
+    if not equals or not field:
+        raise ScenarioError(f"--set: must be FIELD=VALUE, got {show(text)}")
+    try:
+        return field, parse(value)
+    except ScenarioError:
+        return field, value

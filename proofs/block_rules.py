@@ -1,0 +1,261 @@
+"""Rules of the loops that move blocks of one group (release, grow, fill, share, swap) and the contracts of the functions around them."""
+
+from typing import Any
+
+from kvproof.proofs.contracts import Clauses, Contract
+from kvproof.proofs.rules import RULES, Rule
+from kvproof.proofs.shapes import assume
+from kvproof.proofs.sym import Dual, ZMap, forall, fresh, run
+from kvproof.spec import effects
+from kvproof.spec import invariants as inv
+from kvproof.spec.invariants import R
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
+
+BLOCKS = ("table", "refs", "gpu", "cpu")
+
+
+def only(g: Any) -> Any:
+    """The exemption of one group."""
+    return lambda t: t == g
+
+
+def frame_others(d: Any, e: Any, g: Any) -> Clauses:
+    """Nothing of any other group has changed: tables, entries, references, what it holds."""
+    t, s = d.table, e.table
+    return [
+        ("helper: other tables", forall(2, lambda h, q: either(h == g, t.size_[h, q] == s.size_[h, q]), lambda h, q: [[t.size_[h, q]]])),
+        (
+            "helper: other entries",
+            forall(3, lambda h, q, i: implies(both(h != g, s.live(h, q, i)), t.at[h, q, i] == s.at[h, q, i]), lambda h, q, i: [[t.at[h, q, i]]]),
+        ),
+        (
+            "helper: blocks of others",
+            forall(
+                1,
+                lambda b: both(
+                    implies(both(e.refs.of[b] >= 1, s.group_of[b] != g), both(d.refs.of[b] == e.refs.of[b], t.group_of[b] == s.group_of[b])),
+                    implies(both(d.refs.of[b] >= 1, t.group_of[b] != g), both(e.refs.of[b] >= 1, s.group_of[b] == t.group_of[b])),
+                ),
+                lambda b: [[d.refs.of[b]], [t.group_of[b]]],
+            ),
+        ),
+        ("helper: others hold as much", forall(1, lambda h: either(h == g, t.held[h] == s.held[h]), lambda h: [[t.held[h]]])),
+    ]
+
+
+PLAN_NUMBERS = ("total", "victims", "ends", "pieces", "outs", "ins", "copies")
+PLAN_MAPS = ("victim", "ended_", "piece", "back", "out_of", "in_of", "copy_of", "copied_from", "grown")
+
+
+def same_plan(d: Any, e: Any, g: Any = None, changed: tuple[str, ...] = ()) -> Clauses:
+    """The plan is what it was, but for `changed`; with g: grown and announcements of other groups are."""
+    p, o = d.plan, e.plan
+    numbers = both(*[getattr(p, n) == getattr(o, n) for n in PLAN_NUMBERS if n not in changed])
+    maps: Clauses = []
+    for n in PLAN_MAPS:
+        if n in changed:
+            continue
+        new, old = getattr(p, n), getattr(o, n)
+        if n == "grown" and g is not None:
+            maps.append((f"helper: plan keeps {n}", forall(1, lambda h, a=new, b=old: either(h == g, iff(a[h], b[h])), lambda h, a=new: [[a[h]]])))
+        else:
+            maps.append((f"helper: plan keeps {n}", forall(1, lambda h, a=new, b=old: a[h] == b[h], lambda h, a=new: [[a[h]]])))
+    told = [
+        ("helper: others' announcements", forall(2, lambda h, q: either(h == g, p.told_n[h, q] == o.told_n[h, q]), lambda h, q: [[p.told_n[h, q]]])),
+        ("helper: others' announced entries", forall(3, lambda h, q, i: either(h == g, p.told[h, q, i] == o.told[h, q, i]), lambda h, q, i: [[p.told[h, q, i]]])),
+    ] if g is not None else []
+    return [("helper: plan keeps its numbers", numbers), *maps, *told]
+
+
+def told_now(d: Any, g: Any) -> Clauses:
+    """What is announced of g is its tables."""
+    t, p = d.table, d.plan
+    return [
+        ("plan_reports_tables: sizes of g", forall(1, lambda q: p.told_n[g, q] == t.size_[g, q], lambda q: [[p.told_n[g, q]], [t.size_[g, q]]])),
+        ("plan_reports_tables: entries of g", forall(2, lambda q, i: implies(t.live(g, q, i), p.told[g, q, i] == t.at[g, q, i]), lambda q, i: [[t.at[g, q, i]]])),
+    ]
+
+
+def others_read_same(d: Any, e: Any, g: Any) -> Clauses:
+    """The contents of the blocks of other groups come from where they came from."""
+    return [
+        (
+            "swap_preserves_view: others read the same",
+            forall(1, lambda b: implies(both(e.refs.of[b] >= 1, e.table.group_of[b] != g), effects.source(d.plan, b) == effects.source(e.plan, b)),
+                   lambda b: [[d.plan.copy_of[b]], [e.plan.copy_of[b]]]),
+        )
+    ]
+
+
+# --- release --------------------------------------------------------------------------------------------------------------
+def _release_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
+    t, s = d.table, e.table
+    return [
+        *inv.blocks(d),
+        *frame_others(d, e, g),
+        ("helper: siblings keep theirs", forall(1, lambda p: either(p == q, t.size_[g, p] == s.size_[g, p]), lambda p: [[t.size_[g, p]]])),
+        ("helper: siblings keep entries", forall(2, lambda p, i: implies(both(p != q, s.live(g, p, i)), t.at[g, p, i] == s.at[g, p, i]), lambda p, i: [[t.at[g, p, i]]])),
+        ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+    ]
+
+
+RULES["release"] = Rule(BLOCKS, _release_inv, lambda d, g, q: (d.table.size_[g, q], 0))
+RULES["release_all"] = Rule(
+    BLOCKS,
+    lambda d, e, j, g: [
+        *inv.blocks(d),
+        *frame_others(d, e, g),
+        ("ownership_by_status: released so far", forall(1, lambda q: implies(q < j, d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]])),
+        ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+    ],
+)
+
+RELEASE = Contract(
+    module="blocks",
+    function="release",
+    modifies=BLOCKS,
+    args=lambda d: (fresh("g"),),
+    pre=lambda d, g: [
+        *inv.blocks(d),
+        *inv.placement(d, only(g)),
+        *effects.hazards(d),
+        ("victim_not_in_plan: released groups are not in the plan", both(negate(d.plan.grown[g]), negate(d.plan.victim[g]))),
+    ],
+    post=lambda d, e, g: [
+        *inv.blocks(d),
+        *inv.placement(d, only(g)),
+        *effects.hazards(d),
+        *frame_others(d, e, g),
+        ("ownership_by_status: g owns nothing", forall(1, lambda q: d.table.size_[g, q] == 0, lambda q: [[d.table.size_[g, q]]])),
+        ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+    ],
+)
+
+
+# --- the next slots of a group -----------------------------------------------------------------------------------------------
+def _rows(d: Any, g: Any, clause: Any) -> Any:
+    """clause(q, size) for every live sequence of g."""
+    return forall(1, lambda q: implies(d.members.has_[g, q], clause(q, d.table.size_[g, q])), lambda q: [[d.members.has_[g, q]], [d.table.size_[g, q]]])
+
+
+def one_size(d: Any, g: Any) -> Any:
+    """The tables of g have one size."""
+    m, t, common = d.members, d.table, fresh("common")
+    proved = forall(2, lambda p, q: implies(both(m.has_[g, p], m.has_[g, q]), t.size_[g, p] == t.size_[g, q]))
+    return Dual(proved, forall(1, lambda q: implies(m.has_[g, q], t.size_[g, q] == common), lambda q: [[m.has_[g, q]]]))
+
+
+def on_gpu_only(d: Any, g: Any) -> Any:
+    """All entries of g are GPU blocks."""
+    return forall(2, lambda q, i: implies(d.table.live(g, q, i), inv.on_gpu(d, d.table.at[g, q, i])), lambda q, i: [[d.table.at[g, q, i]]])
+
+
+def ready(d: Any, g: Any, slack: int) -> Clauses:
+    """The tables of a decoding group, before (slack 1) or after (slack 0) it got the slots of its next token."""
+    tokens, size = d.clock - d.born[g], d.config.block_size
+    return [
+        ("table_length: g", _rows(d, g, lambda q, n: both(n >= 1, tokens - slack <= d.span(n), d.span(n) < tokens + size))),
+        ("helper: tables of g have one size", one_size(d, g)),
+        ("ownership_by_status: g on the GPU", on_gpu_only(d, g)),
+    ]
+
+
+def _room(d: Any, g: Any) -> Any:
+    tokens, copies = d.clock - d.born[g], d.table.pending_copies(g)
+    w = fresh("row")
+    assume(implies(d.members.n[g] >= 1, d.members.has_[g, w]))
+    full = tokens > d.span(d.table.size_[g, w])
+    return both(d.members.n[g] >= 1, d.gpu.n >= choose(full, d.members.n[g], copies))
+
+
+def _remaining(e: Any, g: Any, j: Any) -> tuple[Any, Any]:
+    """Ghost functions of the cursor: live sequences from it on, and copies that those will make (`lemmas.py`)."""
+    notes = run().notes.setdefault("grow", {})
+    if id(e) not in notes:
+        rows, copies = ZMap("rows_left"), ZMap("copies_left")
+        total = e.table.pending_copies(g)
+        assume(both(rows[0] == e.members.n[g], copies[0] == total))
+        assume(forall(1, lambda j: both(rows[j] >= 0, copies[j] >= 0), lambda j: [[rows[j]], [copies[j]]]))
+        notes[id(e)] = (rows, copies, e)
+    rows, copies, _ = notes[id(e)]
+    m = e.members
+    assume(both(rows[j] == rows[j + 1] + choose(m.has_[g, j], 1, 0), copies[j] >= copies[j + 1]))
+    assume(forall(1, lambda q: implies(both(j < q, e.table.same_tail(g, j, q)), copies[j] >= copies[j + 1] + 1), lambda q: [[m.has_[g, q]]]))
+    return rows, copies
+
+
+def _grow_inv(d: Any, e: Any, j: Any, g: Any) -> Clauses:
+    t, s = d.table, e.table
+    tokens = d.clock - d.born[g]
+    rows, copies = _remaining(e, g, j)
+    w = run().notes.setdefault("grow_row", {}).setdefault(id(e), fresh("row"))
+    assume(implies(e.members.n[g] >= 1, e.members.has_[g, w]))
+    full = tokens > d.span(s.size_[g, w])
+
+    def row(q: Any, n: Any) -> Any:
+        old = s.size_[g, q]
+        return either(
+            both(q < j, n == choose(full, old + 1, old), d.refs.of[t.at[g, q, n - 1]] == 1),
+            both(q >= j, n == old),
+        )
+
+    def entry(q: Any, i: Any) -> Any:
+        untouched = either(q >= j, full, i < s.size_[g, q] - 1)
+        return implies(s.live(g, q, i), either(negate(untouched), t.at[g, q, i] == s.at[g, q, i]))
+
+    return [
+        *inv.blocks(d),
+        *effects.hazards(d),
+        *frame_others(d, e, g),
+        *same_plan(d, e, g, ("copies", "copy_of", "copied_from")),
+        *told_now(d, g),
+        *others_read_same(d, e, g),
+        ("helper: rows done and to do", _rows(d, g, row)),
+        ("helper: entries done and to do", forall(2, entry, lambda q, i: [[t.at[g, q, i]]])),
+        ("ownership_by_status: g on the GPU", on_gpu_only(d, g)),
+        ("swap_preserves_view: g reads the same", _reads_same(d, e, g)),
+        ("total: room for the rest", d.gpu.n >= choose(full, rows[j], copies[j])),
+    ]
+
+
+def _reads_same(d: Any, e: Any, g: Any) -> Any:
+    t, s = d.table, e.table
+    return forall(
+        2,
+        lambda q, i: implies(s.live(g, q, i), effects.source(d.plan, t.at[g, q, i]) == effects.source(e.plan, s.at[g, q, i])),
+        lambda q, i: [[t.at[g, q, i]]],
+    )
+
+
+RULES["grow"] = Rule((*BLOCKS, "plan"), _grow_inv)
+
+APPEND = Contract(
+    module="blocks",
+    function="append_slots",
+    modifies=(*BLOCKS, "plan"),
+    args=lambda d: (fresh("g"),),
+    pre=lambda d, g: [
+        *inv.blocks(d),
+        *inv.placement(d, only(g)),
+        *effects.engine_knows(d, only(g)),
+        *told_now(d, g),
+        *ready(d, g, 1),
+        ("helper: g decodes", both(d.status[g] == R, negate(d.prefilling.has_[g]))),
+        ("victim_not_in_plan: g is no victim", negate(d.plan.victim[g])),
+        ("total: room for the slots of g", _room(d, g)),
+    ],
+    post=lambda d, e, g: [
+        *inv.blocks(d),
+        *inv.placement(d, only(g)),
+        *effects.engine_knows(d, only(g)),
+        *told_now(d, g),
+        *ready(d, g, 0),
+        ("no_shared_write: tails of g are exclusive", _rows(d, g, lambda q, n: d.refs.of[d.table.at[g, q, n - 1]] == 1)),
+        *frame_others(d, e, g),
+        *same_plan(d, e, g, ("copies", "copy_of", "copied_from")),
+        *others_read_same(d, e, g),
+        ("swap_preserves_view: g reads the same", _reads_same(d, e, g)),
+        ("helper: tables only grow", forall(1, lambda q: d.table.size_[g, q] >= e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]])),
+    ],
+)
+CONTRACTS = {c.function: c for c in (RELEASE, APPEND)}

@@ -1,0 +1,82 @@
+"""Contracts: a function of the core is proved against its contract once, and its callers are proved from the contract.
+
+`Contract.install` puts the summary in the place of the function in every module of the core that imports it, and back.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+from kvproof.proofs.rules import check_frame
+from kvproof.proofs.sym import run
+
+Clauses = list[tuple[str, Any]]
+
+
+@attrs.frozen
+class Contract:
+    """pre(d, *args) and post(d, entry, *args) give clauses; only parts in `modifies` may change."""
+
+    module: str
+    function: str
+    modifies: tuple[str, ...]
+    pre: Callable[..., Clauses]
+    post: Callable[..., Clauses]
+    args: Callable[[Any], tuple[Any, ...]]
+    uses: tuple[str, ...] = ()
+    """Functions whose summaries stand in for them while this one is proved."""
+
+    @property
+    def name(self) -> str:
+        """module.function"""
+        return f"{self.module}.{self.function}"
+
+    def real(self) -> Callable[..., Any]:
+        """The function object that engines run."""
+        f: Callable[..., Any] = getattr(sys.modules[f"kvproof.core.{self.module}"], self.function)
+        return f
+
+    def summary(self) -> Callable[..., Any]:
+        """The contract as a function: obligations, forgetting, facts."""
+
+        def call(d: Any, *args: Any) -> None:
+            for label, c in self.pre(d, *args):
+                run().prove(f"{label} [before {self.function}]", c)
+            entry = d.snap()
+            d.havoc(self.modifies)
+            for _, c in self.post(d, entry, *args):
+                run().assume(c)
+
+        return call
+
+    def prove(self, d: Any) -> None:
+        """The body keeps the contract. Run under `explore`, with the contracts it uses installed."""
+        args = self.args(d)
+        for _, c in self.pre(d, *args):
+            run().assume(c)
+        entry, before = d.snap(), d.versions()
+        self.real()(d, *args)
+        check_frame(self.function, d, before, self.modifies)
+        for label, c in self.post(d, entry, *args):
+            run().prove(f"{label} [after {self.function}]", c)
+
+
+@contextmanager
+def installed(contracts: list[Contract]) -> Iterator[None]:
+    """The summaries stand in for the functions, wherever the core calls them."""
+    undo: list[tuple[Any, str, Any]] = []
+    modules = [m for n, m in sys.modules.items() if n.startswith("kvproof.core.") and m is not None]
+    for c in contracts:
+        real, summary = c.real(), c.summary()
+        for m in modules:
+            for attribute, value in list(vars(m).items()):
+                if value is real:
+                    undo.append((m, attribute, value))
+                    setattr(m, attribute, summary)
+    try:
+        yield
+    finally:
+        for m, attribute, value in reversed(undo):
+            setattr(m, attribute, value)

@@ -1,0 +1,267 @@
+"""The symbolic draft: every attribute and method that `kvproof.core` uses of `kvproof.store.draft.Draft`, on z3 values."""
+
+from typing import Any
+
+import z3
+from kvproof.proofs.shapes import (
+    ZERO,
+    Shape,
+    ZCalendar,
+    ZMembers,
+    ZQueue,
+    ZRefs,
+    ZStack,
+    ZTable,
+    ZTwin,
+    assume,
+    prove,
+)
+from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified
+from kvproof.spec.domains import ARITY
+from kvproof.spec.logic import both, choose, implies, negate
+
+SPAN = z3.Function("span", z3.IntSort(), z3.IntSort())
+SCALARS = ("clock", "ticket", "seqs", "issued", "prefilled", "spent", "epoch")
+MAPS = ("status", "key", "prompt", "length", "computed", "limit", "born", "alarm", "expires")
+SHAPES = ("members", "table", "refs", "due", "expiry", "gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling")
+ALL = (*SCALARS, *MAPS, *SHAPES, "plan", "twin")
+
+
+class ZKey(ZMap):
+    """The keys of the queues: written only while the group is in none of them."""
+
+    queues: tuple[ZQueue, ...] = ()
+
+    def __setitem__(self, k: Any, v: Any) -> None:
+        prove("requires: a key changes outside the queues", both(*[negate(q.has_[k]) for q in self.queues]))
+        super().__setitem__(k, v)
+
+
+class ZConfig:
+    """Any configuration that `Config` accepts."""
+
+    def __init__(self) -> None:
+        for name in ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs"):
+            setattr(self, name, fresh(name))
+        self.max_num_batched_tokens, self.max_model_len = fresh("max_num_batched_tokens"), fresh("max_model_len")
+        self.vllm_v0 = fresh_bool("vllm_v0")
+
+
+class ZPlan(Shape):
+    """What a pass has decided so far, as the theorems speak of it."""
+
+    parts = (
+        *("total", "victims", "ends", "pieces", "outs", "ins", "copies"),
+        *("victim", "ended_", "grown", "piece", "back"),
+        *("told", "told_n", "out_of", "in_of", "copy_of", "copied_from"),
+    )
+
+    def __init__(self) -> None:
+        self.total = self.victims = self.ends = self.pieces = self.outs = self.ins = self.copies = ZERO
+        for name in ("victim", "ended_", "grown", "back"):
+            m = ZMap(name, 1, truth=True)
+            m.fill(False)
+            setattr(self, name, m)
+        self.piece = ZMap("piece")
+        self.piece.fill(0)
+        self.told, self.told_n = ZMap("told", 3), ZMap("told_n", 2)
+        for name in ("out_of", "in_of", "copy_of"):
+            m = ZMap(name)
+            m.fill(-1)
+            setattr(self, name, m)
+        self.copied_from = ZMap("copied_from", 1, truth=True)
+        self.copied_from.fill(False)
+
+    def contract(self) -> None:
+        """Numbers of things are not negative."""
+        assume(both(*[getattr(self, p) >= 0 for p in ("victims", "ends", "pieces", "outs", "ins", "copies")]))
+
+    def nobody_preempted(self) -> Any:
+        """No victim yet?"""
+        return self.victims == 0
+
+    def slot(self, g: Any, q: Any, i: Any, b: Any) -> None:
+        """Announced: the i-th block of q is b. Obligation: i is in the announced table or appends to it."""
+        n = self.told_n[g, q]
+        prove("plan_reports_tables: a slot replaces or appends", both(i >= 0, i <= n))
+        self.told[g, q, i] = b
+        self.told_n[g, q] = choose(i == n, n + 1, n)
+        self.grown[g] = True
+
+    def copied(self, source: Any, target: Any) -> None:
+        """A copy-on-write pair. Obligations: any order within the list gives the same."""
+        prove("no_hazard_ordered: copy target is no source or target", both(negate(self.copied_from[target]), self.copy_of[target] == -1))
+        prove("no_hazard_ordered: copy source is no target", both(self.copy_of[source] == -1, source != target))
+        self.copy_of[target] = source
+        self.copied_from[source] = True
+        self.copies = self.copies + 1
+
+    def copied_out(self, source: Any, target: Any) -> None:
+        """A swap-out pair."""
+        prove("swap_map_bijective: swap-out target is new", self.out_of[target] == -1)
+        self.out_of[target] = source
+        self.outs = self.outs + 1
+
+    def copied_in(self, source: Any, target: Any) -> None:
+        """A swap-in pair."""
+        prove("swap_map_bijective: swap-in target is new", self.in_of[target] == -1)
+        self.in_of[target] = source
+        self.ins = self.ins + 1
+
+    def prefill(self, g: Any, start: Any, tokens: Any) -> None:
+        """A prefill or a piece of one."""
+        self.total = self.total + tokens
+        self.piece[g] = tokens
+        self.pieces = self.pieces + 1
+
+    def resumed(self, g: Any) -> None:
+        """Swapped in."""
+        self.back[g] = True
+
+    def preempted(self, g: Any, mode: str) -> None:
+        """A victim: the engine drops its table."""
+        self.victim[g] = True
+        self.victims = self.victims + 1
+        self._drop(g)
+
+    def ended(self, g: Any, outcome: Any) -> None:
+        """Refused or ended: the engine drops its table."""
+        self.ended_[g] = True
+        self.ends = self.ends + 1
+        self._drop(g)
+
+    def _drop(self, g: Any) -> None:
+        self.told_n.update(lambda old, t, q: choose(t == g, 0, old))
+
+
+class AnyPolicy:
+    """A policy may answer anything."""
+
+    def swaps(self, g: Any) -> SBool:
+        """Anything."""
+        return fresh_bool("policy")
+
+
+class ZDraft:
+    """A state about which nothing is known but the contracts of its collections. Loops go to `rules`."""
+
+    def __init__(self, rules: Any) -> None:
+        self.rules = rules
+        self.config = ZConfig()
+        self.clock, self.ticket, self.seqs = fresh("clock"), fresh("ticket"), fresh("seqs")
+        self.spent, self.epoch = fresh("spent"), fresh("epoch")
+        self.issued, self.prefilled = fresh_bool("issued"), fresh_bool("prefilled")
+        for name in MAPS:
+            setattr(self, name, ZKey("key") if name == "key" else ZMap(name))
+        self.members = ZMembers()
+        self.refs = ZRefs(self.config.num_gpu_blocks)  # type: ignore[attr-defined]
+        self.table = ZTable(self.refs, self.members, self.span)
+        self.due, self.expiry = ZCalendar("due"), ZCalendar("expiry")
+        self.gpu, self.cpu = ZStack("gpu"), ZStack("cpu")
+        key: ZMap = self.key  # type: ignore[attr-defined]
+        for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
+            setattr(self, name, ZQueue(name, key, self.members))
+        self.plan, self.twin, self.policy = ZPlan(), ZTwin(), AnyPolicy()
+        self._wire()
+
+    def _wire(self) -> None:
+        """Shapes that read each other must read this draft's."""
+        self.table.refs, self.table.members = self.refs, self.members
+        self.refs.table = self.table
+        queues = tuple(getattr(self, n) for n in ("waiting", "running", "swapped", "prefilling", "sampling"))
+        for q in queues:
+            q.key, q.members = self.key, self.members  # type: ignore[attr-defined]
+        self.key.queues = queues  # type: ignore[attr-defined]
+        self.members.running = queues[1]
+
+    def snap(self) -> Any:
+        """A copy that later edits do not change."""
+        new = object.__new__(ZDraft)
+        new.__dict__.update(self.__dict__)
+        for name in (*MAPS, *SHAPES, "plan", "twin"):
+            setattr(new, name, getattr(self, name).snap())
+        new._wire()
+        return new
+
+    def forall(self, domain: str, body: Any, patterns: Any = None) -> SBool:
+        """For all tuples of a domain of the specification: here, all integers."""
+        return forall(ARITY[domain], body, patterns)
+
+    def uniform(self, condition: Any, value: Any, patterns: Any) -> Dual:
+        """Sequences of one group that satisfy the condition have one value. Assumed through a function of the group (by choice)."""
+        common = ZMap("common")
+        proved = forall(3, lambda g, p, q: implies(both(condition(g, p), condition(g, q)), value(g, p) == value(g, q)))
+        return Dual(proved, forall(2, lambda g, q: implies(condition(g, q), value(g, q) == common[g]), patterns))
+
+    def havoc(self, names: Any) -> None:
+        """Forget these parts."""
+        for name in names:
+            if name in SCALARS:
+                setattr(self, name, fresh_bool(name) if name in ("issued", "prefilled") else fresh(name))
+            else:
+                getattr(self, name).havoc()
+
+    def versions(self) -> dict[str, Any]:
+        """What identifies the contents of each part."""
+        out: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
+        out.update({name: getattr(self, name).read for name in MAPS})
+        out.update({name: getattr(self, name).version() for name in (*SHAPES, "plan", "twin")})
+        return out
+
+    # block_size * blocks, through the laws that are needed: it is strictly monotone in steps of block_size
+    def span(self, blocks: Any) -> SInt:
+        """Slots of `blocks` blocks."""
+        e = blocks.e if isinstance(blocks, SInt) else z3.IntVal(blocks)
+        if not quantified():
+            size = self.config.block_size.e  # type: ignore[attr-defined]
+            assume(SBool(z3.And(SPAN(e + 1) == SPAN(e) + size, SPAN(e) == SPAN(e - 1) + size)))
+        return SInt(SPAN(e))
+
+    def blocks_for(self, tokens: Any) -> SInt:
+        """The least number of blocks that holds the tokens (at least one token)."""
+        prove("requires: blocks_for: at least one token", tokens >= 1)
+        r = fresh("blocks")
+        assume(both(r >= 1, self.span(r) >= tokens, self.span(r - 1) < tokens))
+        return r
+
+    def drop_group(self, g: Any) -> None:
+        """Every map forgets g."""
+        for name in MAPS:
+            if name == "status":
+                self.status[g] = 0  # type: ignore[attr-defined]
+            elif name == "key":
+                ZMap.__setitem__(self.key, g, fresh("unknown"))  # type: ignore[attr-defined]
+            else:
+                getattr(self, name)[g] = fresh("unknown")
+
+    def repeat(self, name: str, step: Any, *args: Any) -> None:
+        """While step."""
+        self.rules.repeat(name, self, step, *args)
+
+    def times(self, name: str, n: Any, body: Any, *args: Any) -> None:
+        """For i in range(n)."""
+        self.rules.times(name, self, n, body, *args)
+
+    def each_member(self, name: str, g: Any, body: Any) -> None:
+        """For live sequences, ascending."""
+        self.rules.each_member(name, self, g, body)
+
+    def each_due(self, name: str, body: Any) -> None:
+        """For those whose alarm rings."""
+        self.rules.sweep(name, self, lambda d, g: d.due.has_[d.clock, g], body, ordered=True)
+
+    def each_running(self, name: str, body: Any) -> None:
+        """For all that run."""
+        self.rules.sweep(name, self, lambda d, g: d.running.has_[g], body, ordered=True)
+
+    def each_expiring(self, name: str, body: Any) -> None:
+        """For those in the expiry bucket of now."""
+        self.rules.sweep(name, self, lambda d, g: d.expiry.has_[d.clock, g], body, ordered=False)
+
+    def each(self, name: str, ids: Any, body: Any) -> None:
+        """For a set of groups."""
+        self.rules.each(name, self, ids, body)
+
+    def each_pair(self, name: str, pairs: Any, body: Any) -> None:
+        """For any finite list of pairs."""
+        self.rules.each_pair(name, self, pairs, body)

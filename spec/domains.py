@@ -1,0 +1,18 @@
+"""What the quantifiers of the specification range over. Symbolically all integers; on a concrete state the finite part that matters."""
+
+ARITY = {
+    "group": 1,
+    "groups": 2,
+    "sequence": 2,
+    "siblings": 3,
+    "slot": 3,
+    "block": 1,
+    "reference": 2,
+    "place": 1,
+    "due": 2,
+}
+"""Domain -> number of variables.
+
+group: g. groups: g, h. sequence: (g, q). siblings: (g, p, q) of one group. slot: (g, q, i). block: b (host blocks too).
+reference: (b, k). place: position k in a free list. due: (clock, g).
+"""

@@ -1,0 +1,438 @@
+"""What holds of every state. Each clause is named `theorem: what it says`; `helper` clauses carry the others.
+
+A clause reads a state through the names of the symbolic draft; `view.View` gives a concrete state the same names. `exempt` says
+for which groups the clauses about placement are suspended, in the middle of a transition.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kvproof.core.status import Status
+from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
+
+R, W, S = Status.RUNNING, Status.WAITING, Status.SWAPPED
+Clause = tuple[str, Truth]
+Exempt = Callable[[Any], Truth]
+
+
+def nobody(g: Any) -> Truth:
+    """No group is exempt."""
+    return g != g
+
+
+def decodes(d: Any, g: Any) -> Truth:
+    """Is g past its prefill and running?"""
+    return both(d.status[g] == R, negate(d.prefilling.has_[g]))
+
+
+def tokens_of(d: Any, g: Any) -> Any:
+    """Tokens (prompt + generated) of an unfinished group."""
+    return choose(decodes(d, g), d.clock - d.born[g], d.length[g])
+
+
+def unfinished(d: Any, g: Any) -> Truth:
+    """Is g in one of the three unfinished statuses?"""
+    return either(d.status[g] == W, d.status[g] == R, d.status[g] == S)
+
+
+def on_gpu(d: Any, b: Any) -> Truth:
+    """Is b the id of a GPU block?"""
+    return both(b >= 0, b < d.config.num_gpu_blocks)
+
+
+def on_host(d: Any, b: Any) -> Truth:
+    """Is b the id of a host block?"""
+    return both(d.config.num_gpu_blocks <= b, b < d.config.num_gpu_blocks + d.config.num_cpu_blocks)
+
+
+# --- blocks: these hold even in the middle of a transition -------------------------------------------------------------
+def parameters(d: Any) -> Truth:
+    """Sizes that `Config` accepts."""
+    c = d.config
+    return both(
+        c.block_size >= 1,
+        c.num_gpu_blocks >= 1,
+        c.num_cpu_blocks >= 0,
+        c.watermark_blocks >= 0,
+        c.max_num_seqs >= 1,
+        c.max_model_len >= 1,
+        c.max_num_batched_tokens >= c.max_num_seqs,
+    )
+
+
+def free_list(d: Any, pool: Any, on: Any) -> Truth:
+    """A free list holds each of its blocks once, and only blocks of its device."""
+
+    def clause(k: Any) -> Truth:
+        return implies(
+            both(k >= 0, k < pool.n),
+            lambda: both(pool.pos[pool.items[k]] == k, on(d, pool.items[k])),
+        )
+
+    return d.forall("place", clause, lambda k: [[pool.items[k]]])
+
+
+def slots_are_counted(d: Any) -> Truth:
+    """Every table entry is one of the counted references of its block."""
+    t = d.table
+
+    def clause(g: Any, q: Any, i: Any) -> Truth:
+        b, k = t.at[g, q, i], t.rank[g, q, i]
+        return implies(
+            t.live(g, q, i),
+            both(
+                b >= 0,
+                b < d.config.num_gpu_blocks + d.config.num_cpu_blocks,
+                k >= 0,
+                k < d.refs.of[b],
+                t.owner_g[b, k] == g,
+                t.owner_q[b, k] == q,
+                t.owner_i[b, k] == i,
+            ),
+        )
+
+    return d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]], [t.rank[g, q, i]]])
+
+
+def counts_are_slots(d: Any) -> Truth:
+    """Every counted reference is a table entry."""
+    t = d.table
+
+    def clause(b: Any, k: Any) -> Truth:
+        g, q, i = t.owner_g[b, k], t.owner_q[b, k], t.owner_i[b, k]
+        return implies(
+            both(k >= 0, k < d.refs.of[b]),
+            lambda: both(t.live(g, q, i), t.at[g, q, i] == b, t.rank[g, q, i] == k),
+        )
+
+    return d.forall("reference", clause, lambda b, k: [[t.owner_g[b, k]], [t.owner_q[b, k]], [t.owner_i[b, k]]])
+
+
+def free_iff_unreferenced(d: Any) -> Truth:
+    """A block is free exactly when nothing refers to it; no other ids are referenced."""
+
+    def clause(b: Any) -> Truth:
+        return both(
+            d.refs.of[b] >= 0,
+            implies(on_gpu(d, b), iff(d.refs.of[b] == 0, d.gpu.holds(b))),
+            implies(on_host(d, b), iff(d.refs.of[b] == 0, d.cpu.holds(b))),
+            implies(either(b < 0, b >= d.config.num_gpu_blocks + d.config.num_cpu_blocks), d.refs.of[b] == 0),
+        )
+
+    return d.forall("block", clause, lambda b: [[d.refs.of[b]]])
+
+
+def counted(d: Any) -> Truth:
+    """Free + used = size, on each device."""
+    return both(
+        d.gpu.n + d.refs.used_gpu == d.config.num_gpu_blocks,
+        d.cpu.n + d.refs.used_cpu == d.config.num_cpu_blocks,
+    )
+
+
+def shared_within_group(d: Any) -> Truth:
+    """All entries that refer to one block belong to one group and stand at one index of its tables."""
+    t = d.table
+
+    def clause(g: Any, q: Any, i: Any) -> Truth:
+        b = t.at[g, q, i]
+        return implies(t.live(g, q, i), lambda: both(t.group_of[b] == g, t.index_of[b] == i))
+
+    return d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]]])
+
+
+def only_members_own(d: Any) -> Truth:
+    """A sequence that does not live has an empty table; indices are below the bound; sizes are not negative."""
+    t, m = d.table, d.members
+
+    def clause(g: Any, q: Any) -> Truth:
+        return both(
+            t.size_[g, q] >= 0,
+            implies(negate(m.has_[g, q]), t.size_[g, q] == 0),
+            implies(m.has_[g, q], both(q >= 0, q < m.bound[g])),
+        )
+
+    return d.forall("sequence", clause, lambda g, q: [[t.size_[g, q]], [m.has_[g, q]]])
+
+
+def held_not_negative(d: Any) -> Truth:
+    """A number of blocks is not negative."""
+    return d.forall("group", lambda g: d.table.held[g] >= 0, lambda g: [[d.table.held[g]]])
+
+
+def blocks(d: Any) -> list[Clause]:
+    """The clauses about ownership itself."""
+    return [
+        ("helper: parameters", parameters(d)),
+        ("conservation: GPU free list", free_list(d, d.gpu, on_gpu)),
+        ("conservation: host free list", free_list(d, d.cpu, on_host)),
+        ("refcount_exact: entries are counted", slots_are_counted(d)),
+        ("refcount_exact: counts are entries", counts_are_slots(d)),
+        ("conservation: free iff unreferenced", free_iff_unreferenced(d)),
+        ("conservation: free + used = size", counted(d)),
+        ("helper: shared within a group only", shared_within_group(d)),
+        ("ownership_by_status: only live sequences own", only_members_own(d)),
+    ]
+
+
+# --- placement: what a group's status says about its blocks -------------------------------------------------------------
+def ownership_by_status(d: Any, exempt: Exempt = nobody) -> Truth:
+    """Who is neither running nor swapped owns nothing; who is owns at least a block per live sequence."""
+    t = d.table
+
+    def clause(g: Any, q: Any) -> Truth:
+        own = either(d.status[g] == R, d.status[g] == S)
+        return either(
+            exempt(g),
+            both(implies(negate(own), t.size_[g, q] == 0), implies(both(own, d.members.has_[g, q]), t.size_[g, q] >= 1)),
+        )
+
+    return d.forall("sequence", clause, lambda g, q: [[t.size_[g, q]], [d.members.has_[g, q]]])
+
+
+def device_by_status(d: Any, exempt: Exempt = nobody) -> Truth:
+    """A running group owns GPU blocks only, a swapped one host blocks only."""
+    t = d.table
+
+    def clause(g: Any, q: Any, i: Any) -> Truth:
+        b = t.at[g, q, i]
+        return implies(
+            both(negate(exempt(g)), t.live(g, q, i)),
+            lambda: both(implies(d.status[g] == R, on_gpu(d, b)), implies(d.status[g] == S, on_host(d, b))),
+        )
+
+    return d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]]])
+
+
+def group_together(d: Any, exempt: Exempt = nobody) -> Truth:
+    """The entries of all sequences of a group are on one device."""
+    t = d.table
+
+    def clause(g: Any, p: Any, q: Any) -> Truth:
+        return implies(
+            both(negate(exempt(g)), t.size_[g, p] >= 1, t.size_[g, q] >= 1),
+            lambda: iff(t.at[g, p, 0] < d.config.num_gpu_blocks, t.at[g, q, 0] < d.config.num_gpu_blocks),
+        )
+
+    return d.forall("siblings", clause, lambda g, p, q: [[t.size_[g, p], t.size_[g, q]]])
+
+
+def lockstep(d: Any, exempt: Exempt = nobody) -> Truth:
+    """The tables of the live sequences of a group have one size."""
+    return d.uniform(
+        lambda g, q: both(negate(exempt(g)), d.members.has_[g, q]),
+        lambda g, q: d.table.size_[g, q],
+        lambda g, q: [[d.members.has_[g, q]]],
+    )
+
+
+def table_length(d: Any, exempt: Exempt = nobody) -> Truth:
+    """The tables hold the slots of all tokens but perhaps the last one, and not a block more than those of all tokens."""
+    t = d.table
+
+    def clause(g: Any, q: Any) -> Truth:
+        slots = d.span(t.size_[g, q])
+        tokens = d.clock - d.born[g]
+        return implies(
+            both(negate(exempt(g)), d.members.has_[g, q]),
+            both(
+                implies(decodes(d, g), both(tokens - 1 <= slots, slots < tokens + d.config.block_size)),
+                implies(
+                    either(d.status[g] == S, both(d.status[g] == R, d.prefilling.has_[g])),
+                    both(d.length[g] - 1 <= slots, slots < d.length[g] + d.config.block_size),
+                ),
+                implies(both(d.status[g] == R, d.prefilling.has_[g]), d.length[g] <= slots),
+            ),
+        )
+
+    return d.forall("sequence", clause, lambda g, q: [[t.size_[g, q]], [d.members.has_[g, q]]])
+
+
+def due_in_time(d: Any, exempt: Exempt = nobody) -> Truth:
+    """The alarm rings no later than the step that needs a block, and it has not been missed."""
+
+    def clause(g: Any, q: Any) -> Truth:
+        slots = d.span(d.table.size_[g, q])
+        return implies(
+            both(negate(exempt(g)), decodes(d, g), d.members.has_[g, q]),
+            d.alarm[g] <= d.born[g] + slots + 1,
+        )
+
+    return d.forall("sequence", clause, lambda g, q: [[d.table.size_[g, q]], [d.members.has_[g, q]]])
+
+
+def tails_exclusive(d: Any, exempt: Exempt = nobody) -> Truth:
+    """Whose alarm does not ring now writes its next token into a block that nobody else refers to."""
+    t = d.table
+
+    def clause(g: Any, q: Any) -> Truth:
+        return implies(
+            both(negate(exempt(g)), decodes(d, g), d.alarm[g] > d.clock, d.members.has_[g, q]),
+            lambda: d.refs.of[t.at[g, q, t.size_[g, q] - 1]] == 1,
+        )
+
+    return d.forall("sequence", clause, lambda g, q: [[t.size_[g, q]], [d.members.has_[g, q]]])
+
+
+def placement(d: Any, exempt: Exempt = nobody) -> list[Clause]:
+    """The clauses about where the blocks of a group are and how many it has."""
+    return [
+        ("ownership_by_status: who owns", ownership_by_status(d, exempt)),
+        ("ownership_by_status: on which device", device_by_status(d, exempt)),
+        ("helper: tables of one size", lockstep(d, exempt)),
+        ("table_length: between passes", table_length(d, exempt)),
+        ("helper: alarm in time for a block", due_in_time(d, exempt)),
+        ("no_shared_write: tails are exclusive", tails_exclusive(d, exempt)),
+    ]
+
+
+# --- queues, calendars, counts ---------------------------------------------------------------------------------------------
+def one_queue(d: Any, exempt: Exempt = nobody) -> Truth:
+    """A group is in the queue that its status says, and in no other."""
+
+    def clause(g: Any) -> Truth:
+        return either(
+            exempt(g),
+            both(
+                iff(d.running.has_[g], d.status[g] == R),
+                iff(d.waiting.has_[g], d.status[g] == W),
+                iff(d.swapped.has_[g], d.status[g] == S),
+                implies(d.prefilling.has_[g], d.status[g] == R),
+            ),
+        )
+
+    return d.forall(
+        "group",
+        clause,
+        lambda g: [[d.status[g]], [d.running.has_[g]], [d.waiting.has_[g]], [d.swapped.has_[g]], [d.prefilling.has_[g]]],
+    )
+
+
+def legal_status(d: Any) -> Truth:
+    """A status is one of the table's."""
+    return d.forall("group", lambda g: both(d.status[g] >= 0, d.status[g] <= Status.FINISHED_IGNORED), lambda g: [[d.status[g]]])
+
+
+def keys_distinct(d: Any) -> Truth:
+    """No two unfinished groups have one key; keys and ids are below the ticket."""
+
+    def clause(g: Any, h: Any) -> Truth:
+        return implies(both(unfinished(d, g), unfinished(d, h), d.key[g] == d.key[h]), g == h)
+
+    def bound(g: Any) -> Truth:
+        return both(
+            implies(unfinished(d, g), both(-d.ticket < d.key[g], d.key[g] < d.ticket)),
+            implies(d.status[g] != Status.ABSENT, both(g >= 0, g < d.ticket)),
+            d.ticket >= 0,
+        )
+
+    return both(
+        d.forall("groups", clause, lambda g, h: [[d.key[g], d.key[h]]]),
+        d.forall("group", bound, lambda g: [[d.status[g]], [d.key[g]]]),
+    )
+
+
+def calendars(d: Any, exempt: Exempt = nobody) -> Truth:
+    """Exactly the groups that decode are in both calendars, at their alarms."""
+
+    def only(t: Any, g: Any) -> Truth:
+        return implies(d.due.has_[t, g], both(either(exempt(g), decodes(d, g)), t == d.alarm[g]))
+
+    def only_expiry(t: Any, g: Any) -> Truth:
+        return implies(d.expiry.has_[t, g], both(either(exempt(g), decodes(d, g)), t == d.expires[g]))
+
+    def everybody(g: Any) -> Truth:
+        return implies(
+            both(negate(exempt(g)), decodes(d, g)),
+            lambda: both(d.due.has_[d.alarm[g], g], d.expiry.has_[d.expires[g], g]),
+        )
+
+    return both(
+        d.forall("due", only, lambda t, g: [[d.due.has_[t, g]]]),
+        d.forall("due", only_expiry, lambda t, g: [[d.expiry.has_[t, g]]]),
+        d.forall("group", everybody, lambda g: [[d.status[g]]]),
+    )
+
+
+def not_missed(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> Truth:
+    """No alarm has been missed. After a decode pass nobody is due; after a commit nobody has reached its limit.
+
+    `clock_passed`: in the middle of a commit, when the clock has moved and limits are not yet looked at.
+    """
+    block = 0 if clock_passed else choose(both(d.issued, negate(d.prefilled)), 1, 0)
+
+    def clause(g: Any) -> Truth:
+        limit = 0 if clock_passed else choose(d.sampling.has_[g], 0, 1)
+        return implies(
+            both(negate(exempt(g)), decodes(d, g)),
+            lambda: both(
+                d.alarm[g] >= d.clock + block,
+                d.expires[g] >= d.clock + limit,
+                d.expires[g] <= d.born[g] + d.limit[g],
+            ),
+        )
+
+    return d.forall("group", clause, lambda g: [[d.status[g]]])
+
+
+def lengths(d: Any) -> Truth:
+    """Token counts: positive, below the limit while unfinished, the prompt inside; who waits has computed nothing."""
+
+    def clause(g: Any) -> Truth:
+        stored = either(d.status[g] == W, d.status[g] == S, both(d.status[g] == R, d.prefilling.has_[g]))
+        return both(
+            implies(
+                unfinished(d, g),
+                lambda: both(
+                    d.prompt[g] >= 1,
+                    d.prompt[g] < d.limit[g],
+                    d.members.n[g] >= 1,
+                    d.members.n[g] <= d.config.max_num_seqs,
+                ),
+            ),
+            implies(stored, lambda: both(d.prompt[g] <= d.length[g], d.length[g] < d.limit[g])),
+            implies(d.status[g] == W, lambda: both(d.computed[g] == 0, d.members.n[g] == 1)),
+            implies(
+                both(d.status[g] == R, d.prefilling.has_[g]),
+                both(d.computed[g] > 0, d.computed[g] < d.length[g], d.members.n[g] == 1),
+            ),
+            implies(
+                decodes(d, g),
+                lambda: both(d.prompt[g] <= d.clock - d.born[g], implies(d.sampling.has_[g], d.prompt[g] < d.clock - d.born[g])),
+            ),
+        )
+
+    return d.forall("group", clause, lambda g: [[d.status[g]], [d.sampling.has_[g]]])
+
+
+def sampling_only_after_prefill(d: Any) -> Truth:
+    """The set of groups whose prefill has just ended is empty but between a prefill pass and its commit."""
+    return d.forall("group", lambda g: implies(d.sampling.has_[g], both(d.issued, d.prefilled)), lambda g: [[d.sampling.has_[g]]])
+
+
+def seats(d: Any) -> Truth:
+    """The sequence count is that of the running queue, and within the limit. Without cutting prompts nobody is in mid-prefill."""
+    return both(
+        d.seqs == d.running.weight,
+        d.seqs <= d.config.max_num_seqs,
+        implies(d.config.vllm_v0, d.prefilling.n == 0),
+    )
+
+
+def bookkeeping(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> list[Clause]:
+    """The clauses about queues, calendars and counts."""
+    return [
+        ("one_queue: the one that the status says", one_queue(d, exempt)),
+        ("status_graph: a status of the table", legal_status(d)),
+        ("helper: keys are distinct", keys_distinct(d)),
+        ("helper: calendars hold who decodes", calendars(d, exempt)),
+        ("helper: no alarm was missed", not_missed(d, exempt, clock_passed)),
+        ("helper: token counts", lengths(d)),
+        ("budget_exact: sequences counted", seats(d)),
+    ]
+
+
+def invariants(d: Any, in_pass: bool = False, clock_passed: bool = False) -> list[Clause]:
+    """All of them; some are suspended in the middle of a pass or of a commit."""
+    between = [] if in_pass else [("helper: sampling only after a prefill", sampling_only_after_prefill(d))]
+    return blocks(d) + placement(d) + bookkeeping(d, clock_passed=clock_passed) + between

@@ -1,0 +1,214 @@
+"""Each collection of the draft against a naive model, on a tree of states: no branch disturbs another, no edit an old state."""
+
+from hypothesis import given
+from kvproof.store.collections import Results, Stack, Twin, cell_blocks, cells
+from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, drafts, grow
+
+
+def push_and_pop(d, model, op):
+    kind, b, _, _ = op
+    assert d.gpu.count() == len(model.gpu)
+    if kind % 2 and model.gpu:
+        assert d.gpu.pop() == model.gpu.pop(0)
+    elif b not in model.gpu:
+        d.gpu.push(b)
+        model.gpu.insert(0, b)
+
+
+@given(drafts)
+def test_stack(plan):
+    grow(plan, push_and_pop)
+
+
+def test_a_stack_of_cells_and_back():
+    assert cell_blocks(cells([3, 1, 2])) == [3, 1, 2]
+    assert Stack(cells(range(GPU, GPU + CPU)), CPU).pop() == GPU
+
+
+def count_references(d, model, op):
+    kind, b, _, _ = op
+    assert d.refs.shared(b) == (model.refs.get(b, 0) > 1)
+    if b not in model.refs:
+        d.refs.take(b)
+        model.refs[b] = 1
+    elif kind % 2:
+        d.refs.share(b)
+        model.refs[b] += 1
+    else:
+        model.refs[b] -= 1
+        assert d.refs.drop(b) == (model.refs[b] == 0)
+        if model.refs[b] == 0:
+            del model.refs[b]
+
+
+@given(drafts)
+def test_refs(plan):
+    grow(plan, count_references)
+
+
+def live_of(model, g):
+    return model.members.get(g, ([0], 1))[0]
+
+
+def join_and_leave(d, model, op):
+    kind, g, q, _ = op
+    g = g % GROUPS
+    live, bound = model.members.get(g, ([0], 1))
+    assert (d.members.of(g), d.members.first(g), d.members.count(g)) == (tuple(live), live[0], len(live))
+    assert d.members.has(g, q) == (q in live)
+    seen = []
+    d.each_member("seen", g, lambda d, q, g: seen.append(q))
+    assert seen == live
+    if kind % 2:
+        assert d.members.add(g) == bound
+        model.members[g] = ([*live, bound], bound + 1)
+    elif q in live and len(live) > 1:
+        d.members.remove(g, q)
+        model.members[g] = ([x for x in live if x != q], bound)
+
+
+@given(drafts)
+def test_members(plan):
+    grow(plan, join_and_leave)
+
+
+def edit_tables(d, model, op):
+    kind, g, q, b = op
+    g, q, b = g % 2, q % SEQUENCES, b % BLOCKS
+    if kind % 4 == 3:  # a sequence more or less, so that distinct() and pending_copies() have something to count
+        join_and_leave(d, model, (b, g, q, 0))
+    row = model.tables.get((g, q), [])
+    assert d.table.size(g, q) == len(row)
+    assert [d.table.block(g, q, i) for i in range(len(row))] == row
+    tables = [model.tables.get((g, x), []) for x in live_of(model, g)]
+    assert d.table.distinct(g) == len({x for table in tables for x in table})
+    if all(tables):
+        assert d.table.pending_copies(g) == len(tables) - len({table[-1] for table in tables})
+    if kind % 4 == 0 and b not in row:  # the blocks of one table differ
+        d.table.append(g, q, b)
+        model.tables[(g, q)] = [*row, b]
+    elif kind % 4 == 1 and row:
+        assert d.table.pop(g, q) == row[-1]
+        model.tables[(g, q)] = row[:-1]
+        if not row[:-1]:
+            del model.tables[(g, q)]
+    elif kind % 4 == 2 and row and b not in row:
+        i = kind % len(row)
+        d.table.put(g, q, i, b)
+        model.tables[(g, q)] = [*row[:i], b, *row[i + 1 :]]
+
+
+@given(drafts)
+def test_table(plan):
+    grow(plan, edit_tables)
+
+
+def test_put_copies_the_row_once_in_each_draft():
+    def put_twice(d, model, op):
+        for b in op[:2]:
+            d.table.put(0, 0, 1, b)
+        model.tables[(0, 0)] = [model.tables[(0, 0)][0], op[1], *model.tables[(0, 0)][2:]]
+
+    def fill_then_put(d, model, op):
+        if op[3]:
+            for b in (0, 1, 2):
+                d.table.append(0, 0, b)
+            model.tables[(0, 0)] = [0, 1, 2]
+        put_twice(d, model, op)
+
+    fill, then = (3, 4, 0, 1), [(5, 6, 0, 0)]
+    for ending in ("close", "abandon", "drop"):
+        grow([(0, "close", [fill]), (0, ending, then), (0, "close", [(7, 3, 0, 0)]), (5, "close", [(4, 7, 0, 0)])], fill_then_put)
+
+
+def stand_in_line(d, model, op):
+    kind, g, key, _ = op
+    g = g % GROUPS
+    ids = sorted(model.queue, key=model.key.__getitem__)
+    queue = d.waiting
+    assert (queue.count(), queue.empty(), queue.has(g)) == (len(ids), not ids, g in ids)
+    if ids:
+        assert (queue.first(), queue.last()) == (ids[0], ids[-1])
+    with_result = tuple(ids[:: 1 + kind % 3])
+    for results in (with_result, with_result[::-1]):
+        assert sorted(queue.minus(Results(results))) == sorted(model.queue - set(with_result))
+    assert queue.minus(Results()) == ()
+    if kind == 7:
+        queue.clear()
+        model.queue.clear()
+    elif g in model.queue:
+        queue.remove(g)
+        model.queue.remove(g)
+    else:
+        if kind % 2:  # V0 gives a group a new key while it is in no queue
+            d.key[g] = model.key[g] = 100 * (key + 1) + g
+        queue.add(g)
+        model.queue.add(g)
+
+
+@given(drafts)
+def test_queue(plan):
+    grow(plan, stand_in_line)
+
+
+def ring(d, model, op):
+    kind, t, u, g = op
+    t, u, g = t % CLOCKS, u % CLOCKS, g % GROUPS
+    there = [x for x in sorted(model.key, key=model.key.__getitem__) if (t, x) in model.calendar]
+    assert d.due.ordered(t) == there
+    assert d.due.has(t, g) == (g in there)
+    if g not in there:
+        d.due.add(t, g)
+        model.calendar.add((t, g))
+    elif kind % 2:
+        d.due.remove(t, g)
+        model.calendar.remove((t, g))
+    elif t == u or (u, g) not in model.calendar:
+        d.due.move(t, u, g)
+        model.calendar.remove((t, g))
+        model.calendar.add((u, g))
+
+
+@given(drafts)
+def test_calendar(plan):
+    grow(plan, ring)
+
+
+def everything(d, model, op):
+    for i, apply in enumerate((push_and_pop, count_references, edit_tables, stand_in_line, ring)):
+        if (sum(op) >> i) % 2:
+            apply(d, model, op)
+
+
+@given(drafts)
+def test_all_together(plan):
+    grow(plan, everything)
+
+
+def test_who_leaves_during_a_due_round_is_not_served():
+    served = []
+
+    def serve(d, g):
+        served.append(g)
+        if g == 0:
+            d.due.remove(d.clock, 1)
+            d.due.move(d.clock, d.clock + 1, 0)
+
+    def two_are_due(d, model, op):
+        for g in (0, 1, 2):
+            d.due.add(d.clock, g)
+        d.each_due("serve", serve)
+        for g in (2, 0):
+            if d.due.has(d.clock + (g == 0), g):
+                d.due.remove(d.clock + (g == 0), g)
+
+    grow([(0, "close", [(0, 0, 0, 0)])], two_are_due)
+    assert served == [0, 2]
+
+
+def test_twin():
+    twin = Twin()
+    twin[3] = 5
+    assert twin.has(3) and not twin.has(5) and twin[3] == 5
+    twin.clear()
+    assert not twin.has(3)
