@@ -48,7 +48,7 @@ class Memory:
         """Store one token per slot. A valid slot has its writer: only the same write may be repeated (a result was dropped)."""
         at = (blocks, offsets)
         valid = self.written[at] >= np.maximum(self.handed[blocks], 1)
-        same = (self.writer[at] == writers) & (self.position[at] == positions) & (self.contents[at] == tokens)
+        same = (self.position[at] == positions) & (self.contents[at] == tokens)
         taken = valid & ~same
         if taken.any():
             i = int(taken.argmax())

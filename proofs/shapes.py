@@ -135,9 +135,13 @@ class ZRefs(Shape):
     def shared(self, b: Any) -> Any:
         """More than one reference? Obligation: the block is used (the concrete reading stores only counts above 1)."""
         prove("requires: shared: a used block", self.of[b] >= 1)
-        if self.table is not None:  # name the first two references, so that the solver looks at them
-            for k in (0, 1):
-                assume(fresh("holder") == self.table.owner_g[b, k])
+        if "slot" in run().notes and self.table is not None:  # a cut: if it is shared, then with a sibling, at the same index
+            t, (g, q, i) = self.table, run().notes["slot"]
+            k = choose(t.rank[g, q, i] == 0, 1, 0)
+            other = (t.owner_g[b, k], t.owner_q[b, k], t.owner_i[b, k])
+            sibling = both(other[0] == g, other[1] != q, other[2] == i, t.live(*other), t.at[other] == b, t.members.has_[g, other[1]])
+            prove("helper: cut: shared with a sibling", implies(self.of[b] > 1, sibling))
+            assume(implies(self.of[b] > 1, sibling))
         return self.of[b] > 1
 
 
@@ -230,6 +234,7 @@ class ZTable(Shape):
     def block(self, g: Any, q: Any, i: Any) -> Any:
         """An entry. Obligation: it is one."""
         prove("requires: table.block: in the table", self.live(g, q, i))
+        run().notes["slot"] = (g, q, i)
         return self.at[g, q, i]
 
     def _link(self, g: Any, q: Any, i: Any, b: Any) -> None:
