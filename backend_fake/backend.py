@@ -9,6 +9,7 @@ from itertools import count
 
 import attrs
 import numpy as np
+
 from kvproof.backend_fake.checks import Pairs, Sizes, check_lists
 from kvproof.backend_fake.errors import Misuse, fail
 from kvproof.backend_fake.ledger import Ledger, Page

@@ -6,8 +6,9 @@ so that a large pool costs memory only where it is touched.
 """
 
 import numpy as np
-from kvproof.backend_fake.errors import Misuse, fail
 from numpy.typing import NDArray
+
+from kvproof.backend_fake.errors import Misuse, fail
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]

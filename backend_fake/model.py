@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 import attrs
 import numpy as np
+
 from kvproof.backend_fake.backend import FakeBackend, Histories
 from kvproof.backend_fake.memory import Words
 from kvproof.store.plan import Plan

@@ -140,3 +140,15 @@ def move_sequence_out(d: Draft, q: int, g: int) -> None:
 def move_sequence_in(d: Draft, q: int, g: int) -> None:
     """Every block of q moves to the GPU."""
     d.times("move_in", d.table.size(g, q), move_in, g, q)
+
+
+def move_group_out(d: Draft, g: int) -> None:
+    """Every block of g moves to the host, shared ones once."""
+    d.twin.clear()
+    d.each_member("swap_out", g, move_sequence_out)
+
+
+def move_group_in(d: Draft, g: int) -> None:
+    """Every block of g moves back to the GPU, shared ones once."""
+    d.twin.clear()
+    d.each_member("swap_in", g, move_sequence_in)

@@ -3,7 +3,7 @@
 Only groups whose alarm rings are looked at (V0: all of them), in policy order.
 """
 
-from kvproof.core.blocks import append_slots, move_sequence_out, release
+from kvproof.core.blocks import append_slots, move_group_out, release
 from kvproof.core.groups import end, grown_until, stop_running
 from kvproof.core.profiles import blocks_to_append, enqueue_back, enqueue_front, host_blocks, outgrew_pool
 from kvproof.core.status import Status
@@ -24,8 +24,7 @@ def recompute(d: Draft, g: int) -> None:
 def swap_out(d: Draft, g: int) -> None:
     """RUNNING -> SWAPPED: every block moves to the host, shared ones once."""
     stop_running(d, g)
-    d.twin.clear()
-    d.each_member("swap_out", g, move_sequence_out)
+    move_group_out(d, g)
     d.status[g] = Status.SWAPPED
     enqueue_back(d, g)
     d.swapped.add(g)

@@ -1,6 +1,6 @@
 """Swap-in (swapped -> running): what the last passes moved to the host comes back and decodes in this step."""
 
-from kvproof.core.blocks import append_slots, blocks_needed, move_sequence_in
+from kvproof.core.blocks import append_slots, blocks_needed, move_group_in
 from kvproof.core.groups import end, set_alarms
 from kvproof.core.profiles import enqueue_back, has_room, next_to_return
 from kvproof.core.status import Status
@@ -9,8 +9,7 @@ from kvproof.store.draft import Draft
 
 def swap_in(d: Draft, g: int) -> None:
     """SWAPPED -> RUNNING, in time for this decode."""
-    d.twin.clear()
-    d.each_member("swap_in", g, move_sequence_in)
+    move_group_in(d, g)
     d.swapped.remove(g)
     d.status[g] = Status.RUNNING
     enqueue_back(d, g)

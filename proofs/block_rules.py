@@ -60,10 +60,11 @@ def same_plan(d: Any, e: Any, g: Any = None, changed: tuple[str, ...] = ()) -> C
             maps.append((f"helper: plan keeps {n}", forall(1, lambda h, a=new, b=old: either(h == g, iff(a[h], b[h])), lambda h, a=new: [[a[h]]])))
         else:
             maps.append((f"helper: plan keeps {n}", forall(1, lambda h, a=new, b=old: a[h] == b[h], lambda h, a=new: [[a[h]]])))
+    other = (lambda h: h == g) if g is not None else inv.nobody
     told = [
-        ("helper: others' announcements", forall(2, lambda h, q: either(h == g, p.told_n[h, q] == o.told_n[h, q]), lambda h, q: [[p.told_n[h, q]]])),
-        ("helper: others' announced entries", forall(3, lambda h, q, i: either(h == g, p.told[h, q, i] == o.told[h, q, i]), lambda h, q, i: [[p.told[h, q, i]]])),
-    ] if g is not None else []
+        ("helper: others' announcements", forall(2, lambda h, q: either(other(h), p.told_n[h, q] == o.told_n[h, q]), lambda h, q: [[p.told_n[h, q]]])),
+        ("helper: others' entries", forall(3, lambda h, q, i: either(other(h), p.told[h, q, i] == o.told[h, q, i]), lambda h, q, i: [[p.told[h, q, i]]])),
+    ]
     return [("helper: plan keeps its numbers", numbers), *maps, *told]
 
 

@@ -8,6 +8,7 @@ import copy
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
+
 from kvproof.core.config import Config
 from kvproof.store.collections import cell_blocks, row
 from kvproof.store.draft import Draft, initial

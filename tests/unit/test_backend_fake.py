@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from kvproof.backend_fake import BackendError, FakeBackend, FakeModel, Misuse
 from kvproof.store.plan import Plan
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from kvproof.bench import history
 from kvproof.bench.cases import BLOCK_SIZE, SHARE, under_pressure
 from kvproof.bench.peer import PeerScheduler, Sequence

@@ -5,8 +5,8 @@ import sys
 
 import attrs
 import pytest
-from kvproof.backend_fake import BackendError, FakeBackend, Misuse
 
+from kvproof.backend_fake import BackendError, FakeBackend, Misuse
 from kvproof.fake_engine import FakeEngine, alone
 from kvproof.formats import parse_scenario
 from kvproof.replay import Replay

@@ -3,12 +3,12 @@
 import random
 
 import pytest
-from kvproof.core import blocks
-from kvproof.store.collections import cell_blocks, row
-from kvproof.store.draft import Draft
 
 from kvproof import Config, Rejected, Scheduler, Status
+from kvproof.core import blocks
 from kvproof.fake_engine import FakeEngine, alone
+from kvproof.store.collections import cell_blocks, row
+from kvproof.store.draft import Draft
 
 MODES = ("recompute", "swap")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 import pytest
-from kvproof.sim.metrics import Metrics
 
 from kvproof.cli import main
+from kvproof.sim.metrics import Metrics
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 SMALL = AZURE + "".join(f"2023-11-16 18:15:{46 + i}.5,{300 + i},{20 + i}\n" for i in range(10))

@@ -1,6 +1,7 @@
 """The cost model: against hand-computed figures, its units, and the directions in which it must move."""
 
 import pytest
+
 from kvproof.sim.cost import Roofline, blocks_that_fit, fragments
 from kvproof.sim.hardware import DEVICES, MODELS
 

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+
+from kvproof import Config
 from kvproof.sim.cost import Roofline
 from kvproof.sim.engine import Simulation
 from kvproof.sim.hardware import DEVICES, MODELS
 from kvproof.sim.traces import read
-
-from kvproof import Config
 
 DATA = Path(os.environ.get("KVPROOF_DATA") or Path(__file__).resolve().parents[3] / "shared")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 import pytest
+
+from kvproof import Config, Outcome, Plan
 from kvproof.sim.engine import Simulation, blocks_for_life
 from kvproof.sim.metrics import Metrics, percentile
 from kvproof.sim.traces import Trace
-
-from kvproof import Config, Outcome, Plan
 
 
 class Flat:

@@ -3,6 +3,7 @@
 import statistics
 
 import pytest
+
 from kvproof.sim.generate import GAP_CV, OUTPUT_TOKENS, PERCENT, PROMPT_TOKENS, RATE_PER_S, azure_like, quantile
 from kvproof.sim.metrics import percentile
 from kvproof.sim.traces import Trace

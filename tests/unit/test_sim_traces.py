@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+
 from kvproof.sim.traces import RATE_DEFAULT_PER_S, TOKENS_MAX, TraceError, read
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

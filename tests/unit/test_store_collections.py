@@ -1,8 +1,9 @@
 """Each collection of the draft against a naive model, on a tree of states: no branch disturbs another, no edit an old state."""
 
 from hypothesis import given
-from kvproof.store.collections import Results, Stack, Twin, cell_blocks, cells
 from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, drafts, grow
+
+from kvproof.store.collections import Results, Stack, Twin, cell_blocks, cells
 
 
 def push_and_pop(d, model, op):

@@ -4,9 +4,10 @@ import gc
 
 import pytest
 from hypothesis import given
+from store_tree import GROUPS, check, drafts, grow, seed
+
 from kvproof.core.config import Config
 from kvproof.store.draft import Draft, initial
-from store_tree import GROUPS, check, drafts, grow, seed
 
 
 def edit(d, model, op):

@@ -1,0 +1,114 @@
+"""The specification on concrete states: names of the clauses that fail. For the simulator, replay, tests and fuzzing."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from kvproof.spec.effects import plan_reports_tables
+from kvproof.spec.invariants import Clause, group_together, invariants
+from kvproof.spec.passes import of_commit, of_pass
+from kvproof.spec.readings import Has
+from kvproof.spec.told import Told
+from kvproof.spec.view import View
+from kvproof.store.collections import cell_blocks
+from kvproof.store.draft import State
+from kvproof.store.plan import Plan
+from kvproof.store.versions import GROUP_MAPS
+
+QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling")
+
+
+def failed(clauses: Iterable[Clause]) -> list[str]:
+    """The names of those that do not hold, in order."""
+    return [name for name, true in clauses if not true]
+
+
+def in_order(xs: Any) -> bool:
+    """Is each larger than the one before?"""
+    return all(a < b for a, b in pairwise(xs))
+
+
+def representation(state: State) -> Iterator[Clause]:
+    """What the collections of the store promise and the symbolic ones take for granted: how sets, rows and counts are kept."""
+    key, known = state.key.to_dict(), state.status.to_dict()
+    queues = [getattr(state, name) for name in QUEUES]
+    sorted_queues = all(in_order(keys) and list(keys) == [key.get(g) for g in ids] for keys, ids in queues)
+    yield "representation: queues are in order of their keys", sorted_queues
+    stacks = ((state.gpu, state.gpu_free), (state.cpu, state.cpu_free))
+    yield "representation: free lists are as long as counted", all(len(cell_blocks(cell)) == n for cell, n in stacks)
+    rows = state.table.to_dict().values()
+    yield "representation: a stored table is not empty", all(1 <= n <= len(blocks) for blocks, n in rows)
+    members = state.members.to_dict().values()
+    lives = all(live and in_order(live) and live[0] >= 0 and live[-1] < bound for live, bound in members)
+    yield "representation: members ascend below their bound", lives
+    yield "representation: only counts above 1 are stored", all(n >= 2 for n in state.refs.to_dict().values())
+    buckets = (bucket for calendar in (state.due, state.expiry) for bucket in calendar.to_dict().values())
+    yield "representation: no bucket is empty", all(buckets)
+    maps = [getattr(state, name).to_dict() for name in (*GROUP_MAPS, "members")]
+    yield "representation: nothing is known of a forgotten group", all(m.keys() <= known.keys() for m in maps)
+
+
+def state_clauses(d: View) -> list[Clause]:
+    """Everything that is said of one state."""
+    return [*invariants(d), ("group_together: on one device", group_together(d)), *representation(d.state)]
+
+
+def violations(state: State) -> list[str]:
+    """The clauses that fail on a state between two calls."""
+    return failed(state_clauses(View(state)))
+
+
+def explain(state: State) -> list[str]:
+    """Of each violated clause with a quantifier: which body is false, and of what."""
+    d = View(state)
+    state_clauses(d)
+    return [f"{body} of {x}" for body, x in d.failures]
+
+
+def engine_violations(state: State, told: Told) -> list[str]:
+    """Does the engine know the tables? `told`: all plans and notices so far."""
+    d = View(state, told=told)
+    return failed([("plan_reports_tables: announced = owned", plan_reports_tables(d))])
+
+
+def lists(plan: Plan) -> Iterator[Clause]:
+    """What a list of pairs can break and a map from targets to sources cannot."""
+    for name, theorem in (
+        ("swap_out", "swap_map_bijective"),
+        ("swap_in", "swap_map_bijective"),
+        ("copy", "copy_target_exclusive"),
+    ):
+        targets = [target for _, target in getattr(plan, name)]
+        yield f"{theorem}: the targets of {name} differ", len(set(targets)) == len(targets)
+    named = [g for groups in (plan.preempted, plan.ended) for g, _ in groups]
+    yield "victim_not_in_plan: nobody goes twice", len(set(named)) == len(named)
+    yield "budget_exact: nobody is prefilled twice", len({g for g, _, _ in plan.prefills}) == len(plan.prefills)
+
+
+def heads(d: View, e: View) -> Iterator[Clause]:
+    """kvproof, infeasible_refused the other way: a head that was looked at and cannot be served is not left in its queue.
+
+    Looked at: waiting, if the pass prefilled or might have; swapped, if it decoded. Nobody was preempted into the line since.
+    """
+    decoding = d.before is not None and e.running.n != e.prefilling.n
+    waiting, swapped = d.state.waiting[1][:1], d.state.swapped[1][:1]
+    first = min((d.key[g], g) for g in (*waiting, *swapped))[1] if waiting or swapped else None
+    looked = d.plan.victims == 0 and not d.config.vllm_v0 and first is not None
+    pool = d.span(d.config.num_gpu_blocks)
+    if looked and first in waiting and not (e.prefilled and decoding):
+        fits = d.length[first] <= pool and d.prompt[first] <= d.config.max_model_len
+        yield "infeasible_refused: who cannot be served does not wait", fits
+
+
+def pass_violations(before: State, after: State, plan: Plan) -> list[str]:
+    """The clauses that fail of the pass that led from `before` to `after` and made `plan`."""
+    e = View(before)
+    d = View(after, plan, before=e)
+    return failed([*of_pass(d, e), *lists(plan), *heads(d, e)])
+
+
+def commit_violations(before: State, after: State, got: Iterable[int] | None) -> list[str]:
+    """The clauses that fail of a commit with results for the groups in `got` (None: for all)."""
+    e = View(before)
+    d = View(after, before=e)
+    return failed(of_commit(d, e, Has(before.running[1] if got is None else got)))

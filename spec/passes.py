@@ -1,0 +1,190 @@
+"""What one pass, and one commit, may do: clauses over the state before (`e`), the state after (`d`) and its plan (`d.plan`).
+
+They add to `effects` what is said of a pass as a whole. `out_to` and `in_to` are the inverses of `out_of` and `in_of`.
+"""
+
+from typing import Any
+
+from kvproof.core.status import Status
+from kvproof.spec.effects import (
+    contents_kept,
+    hazards,
+    legal_moves,
+    nobody_due,
+    tokens_kept,
+    victim_is_last,
+    victims,
+)
+from kvproof.spec.invariants import Clause, R, S, W, decodes, tokens_of, unfinished
+from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
+
+
+def free_by_then(d: Any, e: Any, b: Any) -> Truth:
+    """Was b free before the pass, or of somebody who was ended or preempted by it?"""
+    owner = e.table.group_of[b]
+    return either(e.refs.of[b] == 0, d.plan.ended_[owner], d.plan.victim[owner])
+
+
+def swap_maps(d: Any, e: Any) -> list[Clause]:
+    """Each way: no two pairs share a source or a target, sources are of who moves, targets were free, sharing is preserved."""
+    p, t, s = d.plan, d.table, e.table
+
+    def same_place(source: Any, target: Any) -> Truth:
+        return both(e.refs.of[source] >= 1, s.group_of[source] == t.group_of[target], s.index_of[source] == t.index_of[target])
+
+    def out(b: Any) -> Truth:
+        return implies(
+            p.out_of[b] != -1,
+            lambda: both(
+                p.out_to[p.out_of[b]] == b,
+                e.refs.of[b] == 0,
+                p.victim[t.group_of[b]],
+                same_place(p.out_of[b], b),
+                d.refs.of[b] == e.refs.of[p.out_of[b]],
+            ),
+        )
+
+    def back(b: Any) -> Truth:
+        return implies(
+            p.in_of[b] != -1,
+            lambda: both(
+                p.in_to[p.in_of[b]] == b,
+                free_by_then(d, e, b),
+                p.back[t.group_of[b]],
+                same_place(p.in_of[b], b),
+                d.refs.of[b] <= e.refs.of[p.in_of[b]],
+            ),
+        )
+
+    return [
+        ("swap_map_bijective: out", d.forall("block", out, lambda b: [[p.out_of[b]]])),
+        ("swap_map_bijective: in", d.forall("block", back, lambda b: [[p.in_of[b]]])),
+    ]
+
+
+def copies(d: Any, e: Any) -> list[Clause]:
+    """A copy goes to a fresh block that belongs to the writer alone; no target is a source of the list."""
+    p = d.plan
+
+    def fresh(b: Any) -> Truth:
+        return implies(p.copy_of[b] != -1, lambda: both(free_by_then(d, e, b), d.refs.of[b] == 1))
+
+    def apart(b: Any) -> Truth:
+        return negate(both(p.copy_of[b] != -1, p.copied_from[b]))
+
+    return [
+        ("copy_target_exclusive: fresh, one owner", d.forall("block", fresh, lambda b: [[p.copy_of[b]]])),
+        ("no_hazard_ordered: no target is a source", d.forall("block", apart, lambda b: [[p.copy_of[b]], [p.copied_from[b]]])),
+    ]
+
+
+def budget(d: Any) -> list[Clause]:
+    """What the pass spent is what the plan holds, within both limits. `d.spent` of a concrete state is counted from the plan."""
+    p, c = d.plan, d.config
+    decode = both(d.spent == d.running.weight - d.prefilling.n, p.total == 0)
+    return [
+        ("budget_exact: the sum over the plan", both(implies(d.prefilled, d.spent == p.total), either(d.prefilled, decode))),
+        ("budget_exact: never above the limits", both(d.spent <= c.max_num_batched_tokens, d.running.weight <= c.max_num_seqs)),
+    ]
+
+
+def reported(d: Any, e: Any) -> Clause:
+    """The plan names exactly those whose status changed."""
+    p = d.plan
+
+    def clause(g: Any) -> Truth:
+        return both(
+            iff(p.victim[g], both(e.status[g] == R, either(d.status[g] == W, d.status[g] == S))),
+            iff(p.back[g], both(e.status[g] == S, d.status[g] == R)),
+            iff(p.ended_[g], both(unfinished(e, g), negate(unfinished(d, g)))),
+            implies(both(e.status[g] == W, d.status[g] == R), p.piece[g] >= 1),
+            implies(p.piece[g] >= 1, both(d.status[g] == R, d.computed[g] <= d.length[g])),
+        )
+
+    return ("status_graph: the plan names every move", d.forall("group", clause, lambda g: [[d.status[g]], [e.status[g]]]))
+
+
+def overtaking(d: Any, e: Any) -> Clause:
+    """kvproof: nobody is admitted or brought back past one that ranks ahead and goes on waiting."""
+
+    def waits(x: Any, g: Any) -> Truth:
+        return either(x.status[g] == W, x.status[g] == S)
+
+    def clause(g: Any, h: Any) -> Truth:
+        passed = both(waits(e, g), d.status[g] == R, waits(e, h), waits(d, h))
+        return implies(passed, e.key[g] < e.key[h])
+
+    return ("head_advances: one line in policy order", d.forall("groups", clause, lambda g, h: [[d.status[g], d.status[h]]]))
+
+
+def needs(e: Any, g: Any) -> Any:
+    """Blocks that g holds once it has the slots of its next token."""
+    tokens = tokens_of(e, g)
+    outgrown = tokens > e.span(e.table.size_[g, e.members.first(g)])
+    return e.table.held[g] + choose(outgrown, e.members.n[g], e.table.pending_copies(g))
+
+
+def refusals(d: Any, e: Any) -> Clause:
+    """kvproof: who is ended cannot be served, by the pool alone; or can be neither recomputed nor swapped."""
+    c, pool = d.config, d.span(d.config.num_gpu_blocks)
+
+    def refused(g: Any) -> Truth:
+        new = e.length[g] == e.prompt[g]
+        too_long = either(e.prompt[g] > c.max_model_len, e.length[g] > pool)
+        return both(
+            implies(new, both(d.status[g] == Status.FINISHED_IGNORED, too_long)),
+            either(new, both(d.status[g] == Status.FINISHED_CAPACITY, e.length[g] > pool)),
+        )
+
+    def ended(g: Any) -> Truth:
+        host = choose(d.plan.victims == 0, e.cpu.n, d.cpu.n)
+        stuck = both(e.status[g] == R, e.members.n[g] > 1, e.table.held[g] > host)
+        return both(d.status[g] == Status.FINISHED_CAPACITY, either(needs(e, g) > c.num_gpu_blocks, stuck))
+
+    def clause(g: Any) -> Truth:
+        return implies(
+            d.plan.ended_[g],
+            lambda: both(implies(e.status[g] == W, lambda: refused(g)), implies(e.status[g] != W, lambda: ended(g))),
+        )
+
+    return ("infeasible_refused: only who cannot be served", d.forall("group", clause, lambda g: [[d.plan.ended_[g]]]))
+
+
+def progress(d: Any, e: Any) -> Clause:
+    """kvproof: while anybody is unfinished, a pass schedules a token or ends somebody."""
+    nothing_to_do = both(e.waiting.n == 0, e.running.n == 0, e.swapped.n == 0)
+    return ("no_deadlock: a token or an end", either(nothing_to_do, d.spent >= 1, d.plan.ends >= 1))
+
+
+def of_pass(d: Any, e: Any) -> list[Clause]:
+    """Every clause about one pass; some only of profile kvproof."""
+    p = d.plan
+    kvproof_only = [victim_is_last(d, e), overtaking(d, e), refusals(d, e), progress(d, e)]
+    return [
+        ("status_graph: legal moves", legal_moves(d, e)),
+        reported(d, e),
+        tokens_kept(d, e),
+        ("swap_preserves_view: contents are kept", contents_kept(d, e)),
+        *hazards(d),
+        *swap_maps(d, e),
+        *copies(d, e),
+        *victims(d),
+        *budget(d),
+        ("no_swap_both_ways: nothing comes in when somebody went", either(p.victims == 0, p.ins == 0)),
+        (nobody_due(d)[0], either(d.prefilled, nobody_due(d)[1])),
+        *((name, implies(negate(d.config.vllm_v0), c)) for name, c in kvproof_only),
+    ]
+
+
+def of_commit(d: Any, e: Any, got: Any) -> list[Clause]:
+    """Who was scheduled for a token and has a result (`got[g]`) advances by one, nobody else; who goes on keeps its status."""
+
+    def clause(g: Any) -> Truth:
+        decoded = choose(both(decodes(e, g), got[g]), 1, 0)
+        sampled = choose(both(e.sampling.has_[g], negate(got[g])), -1, 0)
+        return implies(
+            both(unfinished(e, g), unfinished(d, g)),
+            lambda: both(d.status[g] == e.status[g], tokens_of(d, g) == tokens_of(e, g) + choose(e.prefilled, sampled, decoded)),
+        )
+
+    return [("recompute_keeps_output: results are counted once", d.forall("group", clause, lambda g: [[d.status[g]]]))]

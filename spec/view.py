@@ -1,0 +1,274 @@
+"""A concrete state under the names that the clauses read on the symbolic draft (`kvproof.proofs.draft`).
+
+Nothing here is taken on trust from the state but what it stores: the ghosts (`rank`, `owner_*`, `group_of`, `held`, the inverse
+of a free list) are rebuilt from the tables and lists themselves, so that a wrong count, a leak or a block in two places makes a
+clause false. Only reference counts above 1 are stored; a block of some table without a stored count has one reference.
+
+What a clause reads of a group or block that is not there has a default that makes no guard true; `forall` takes a clause that
+reads an entry which does not exist for false. Building a view costs about O(state).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kvproof.spec.logic import Truth
+from kvproof.spec.planview import PlanView
+from kvproof.spec.readings import Default, Has
+from kvproof.spec.told import Told
+from kvproof.store.collections import cell_blocks
+from kvproof.store.draft import State
+from kvproof.store.plan import Plan
+
+Tuples = Iterable[tuple[int, ...]]
+NEVER = 2**62
+"""Of a group that has no such number: larger than any clock or key."""
+DEFAULTS = {
+    "status": 0,
+    "key": -NEVER,
+    "prompt": 0,
+    "length": 0,
+    "computed": -1,
+    "limit": 0,
+    "born": NEVER,
+    "alarm": 0,
+    "expires": 0,
+}
+
+
+class StackView:
+    """A free list as positions: the block pushed last is at n - 1."""
+
+    def __init__(self, cell: Any, n: int) -> None:
+        self.items = dict(enumerate(reversed(cell_blocks(cell))))
+        self.n = n
+        self.pos = Default({b: k for k, b in self.items.items()}, -1)
+
+    def holds(self, b: int) -> bool:
+        """Is b free?"""
+        return bool(0 <= self.pos[b] < self.n)
+
+
+class Lives:
+    """(group, sequence) -> does it live? A group of which nothing is stored has sequence 0."""
+
+    def __init__(self, stored: dict[int, Any]) -> None:
+        self.stored = stored
+
+    def of(self, g: int) -> tuple[int, ...]:
+        """The live sequences of g."""
+        return self.stored[g][0] if g in self.stored else (0,)
+
+    def __getitem__(self, k: tuple[int, int]) -> bool:
+        return k[1] in self.of(k[0])
+
+
+class MembersView:
+    """Live sequences, how many, and the bound of their indices."""
+
+    def __init__(self, stored: dict[int, Any]) -> None:
+        self.has_ = Lives(stored)
+        self.n = Default({g: len(live) for g, (live, _) in stored.items()}, 1)
+        self.bound = Default({g: bound for g, (_, bound) in stored.items()}, 1)
+
+    def first(self, g: int) -> int:
+        """The smallest index of a live sequence."""
+        return min(self.has_.of(g))
+
+
+class TableView:
+    """All tables, flat, with the ghosts rebuilt."""
+
+    def __init__(self, rows: dict[Any, Any], members: MembersView) -> None:
+        self.members = members
+        self.at: dict[tuple[int, int, int], int] = {}
+        self.size_ = Default({}, 0)
+        self.rank: dict[tuple[int, int, int], int] = {}
+        self.owner_g: dict[tuple[int, int], int] = {}
+        self.owner_q: dict[tuple[int, int], int] = {}
+        self.owner_i: dict[tuple[int, int], int] = {}
+        self.group_of, self.index_of, self.held = Default({}, -1), Default({}, -1), Default({}, 0)
+        self.entries: dict[int, int] = {}  # block -> table entries that point to it
+        for k, (blocks, n) in rows.items():
+            g, q = k if isinstance(k, tuple) else (k, 0)
+            self.size_[g, q] = n
+            for i, b in enumerate(blocks[: max(n, 0)]):
+                self._entry(g, q, i, b)
+
+    def _entry(self, g: int, q: int, i: int, b: int) -> None:
+        k = self.entries.get(b, 0)
+        self.entries[b] = k + 1
+        self.at[g, q, i], self.rank[g, q, i] = b, k
+        self.owner_g[b, k], self.owner_q[b, k], self.owner_i[b, k] = g, q, i
+        if self.group_of[b] != g:
+            self.held[g] += 1
+        self.group_of[b], self.index_of[b] = g, i
+
+    def pending_copies(self, g: int) -> int:
+        """Copies made when each live sequence of g writes its last block in turn."""
+        rows = [q for q in self.members.has_.of(g) if self.size_[g, q] > 0]
+        return len(rows) - len({self.at[g, q, self.size_[g, q] - 1] for q in rows})
+
+    def live(self, g: int, q: int, i: int) -> bool:
+        """Is (g, q, i) a table entry?"""
+        return bool(0 <= i < self.size_[g, q])
+
+
+class RefsView:
+    """The counts that the store keeps: those above 1; a block that is in some table and has none counts 1."""
+
+    def __init__(self, stored: dict[int, int], entries: dict[int, int], num_gpu_blocks: int) -> None:
+        self.of = Default({**dict.fromkeys(entries, 1), **stored}, 0)
+        used = [b for b, n in self.of.items() if n != 0]
+        self.used_gpu = sum(b < num_gpu_blocks for b in used)
+        self.used_cpu = len(used) - self.used_gpu
+
+
+class QueueView:
+    """A queue as a set, its size, and the sequences in it."""
+
+    def __init__(self, ids: tuple[int, ...], members: MembersView) -> None:
+        self.ids = ids
+        self.has_ = Has(ids)
+        self.n = len(ids)
+        self.weight = sum(members.n[g] for g in ids)
+
+
+class CalendarView:
+    """Pairs (clock, group)."""
+
+    def __init__(self, buckets: dict[int, Any]) -> None:
+        self.pairs = [(t, g) for t, groups in buckets.items() for g in groups]
+        self.has_ = Has(self.pairs)
+
+
+class View:
+    """The state `state`, after what `plan` decided, with an engine that was told `told`.
+
+    `before`: the view of the state that the plan started from. The quantifiers then range over the groups and table entries of
+    both. A group that the plan ended shows its outcome even if it has been forgotten since.
+    """
+
+    status: Default
+    key: Default
+    prompt: Default
+    length: Default
+    computed: Default
+    limit: Default
+    born: Default
+    alarm: Default
+    expires: Default
+    waiting: QueueView
+    running: QueueView
+    swapped: QueueView
+    prefilling: QueueView
+    sampling: QueueView
+
+    def __init__(self, state: State, plan: Plan | None = None, told: Told | None = None, before: "View | None" = None) -> None:
+        self.state, self.config = state, state.config
+        self.clock, self.ticket, self.seqs = state.clock, state.ticket, state.seqs
+        self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
+        for name, default in DEFAULTS.items():
+            setattr(self, name, Default(getattr(state, name).to_dict(), default))
+        for g, outcome in plan.ended if plan is not None else ():
+            self.status.setdefault(g, outcome)
+        self.members = MembersView(state.members.to_dict())
+        self.table = TableView(state.table.to_dict(), self.members)
+        self.refs = RefsView(state.refs.to_dict(), self.table.entries, self.config.num_gpu_blocks)
+        self.due, self.expiry = CalendarView(state.due.to_dict()), CalendarView(state.expiry.to_dict())
+        self.gpu, self.cpu = StackView(state.gpu, state.gpu_free), StackView(state.cpu, state.cpu_free)
+        for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
+            setattr(self, name, QueueView(getattr(state, name)[1], self.members))
+        self.plan = PlanView(plan, told)
+        self.spent = self.plan.total + sum(self.members.n[g] for g in plan.decodes) if plan is not None else 0
+        self.before = before
+        self.failures: list[tuple[str, tuple[int, ...]]] = []
+        """Which clause body was false of what, in the order of evaluation."""
+        self._domains: dict[str, list[tuple[int, ...]]] = {}
+
+    def span(self, blocks: int) -> int:
+        """Slots of `blocks` blocks."""
+        return self.config.block_size * blocks
+
+    # Quantifiers.
+
+    def domain(self, name: str) -> list[tuple[int, ...]]:
+        """The finite part of a domain of `kvproof.spec.domains` that matters here."""
+        if name not in self._domains:
+            self._domains[name] = list(dict.fromkeys(getattr(self, "_" + name)()))
+        return self._domains[name]
+
+    def forall(self, domain: str, body: Callable[..., Truth], patterns: Any = None) -> bool:
+        """Is the clause true of all tuples? One that cannot even be read is false."""
+        for x in self.domain(domain):
+            try:
+                true = body(*x)
+            except (KeyError, IndexError):
+                true = False
+            if not true:
+                self.failures.append((body.__qualname__, x))
+                return False
+        return True
+
+    def uniform(self, condition: Callable[..., Truth], value: Callable[..., Any], patterns: Any = None) -> bool:
+        """Have the sequences of each group that satisfy the condition one value?"""
+        common: dict[int, Any] = {}
+        for g, q in self.domain("sequence"):
+            if condition(g, q) and common.setdefault(g, value(g, q)) != value(g, q):
+                self.failures.append((value.__qualname__, (g, q)))
+                return False
+        return True
+
+    def _with_before(self, name: str) -> Tuples:
+        return self.before.domain(name) if self.before is not None else ()
+
+    def _group(self) -> Tuples:
+        """Every group that any part of the state mentions, and one that none does."""
+        known = {*self.status, *self.members.has_.stored, *(g for g, _ in self.table.size_)}
+        known.update(g for calendar in (self.due, self.expiry) for _, g in calendar.pairs)
+        known.update(g for name in ("waiting", "running", "swapped", "prefilling", "sampling") for g in getattr(self, name).ids)
+        yield from ((g,) for g in (*sorted(known), max(known, default=-1) + 1))
+        yield from self._with_before("group")
+
+    def _groups(self) -> Tuples:
+        """The pairs of which clauses speak: with one key, or the first named by the plan. All pairs would be too many."""
+        groups = [g for (g,) in self.domain("group")]
+        same: dict[int, list[int]] = {}
+        for g in groups:
+            same.setdefault(self.key[g], []).append(g)
+        yield from ((g, h) for some in same.values() for g in some for h in some)
+        yield from ((v, g) for v in self.plan.named for g in groups)
+
+    def _sequence(self) -> Tuples:
+        """Live sequences, those that have a table all the same, and a dead one of every group."""
+        for (g,) in self.domain("group"):
+            yield from ((g, q) for q in self.members.has_.of(g))
+            yield g, self.members.bound[g]
+        yield from self.table.size_
+        yield from self.plan.told_n
+        yield from self._with_before("sequence")
+
+    def _siblings(self) -> Tuples:
+        rows: dict[int, list[int]] = {}
+        for g, q in self.domain("sequence"):
+            rows.setdefault(g, []).append(q)
+        return ((g, p, q) for g, some in rows.items() for p in some for q in some)
+
+    def _slot(self) -> Tuples:
+        yield from ((g, q, i) for (g, q), n in self.table.size_.items() for i in range(n))
+        yield from self._with_before("slot")
+
+    def _block(self) -> Tuples:
+        """Every id that exists, one beyond each end, and whatever else is mentioned."""
+        total = self.config.num_gpu_blocks + self.config.num_cpu_blocks
+        mentioned = {b for b in (*self.refs.of, *self.plan.blocks) if not -1 <= b <= total}
+        return ((b,) for b in (*range(-1, total + 1), *sorted(mentioned)))
+
+    def _reference(self) -> Tuples:
+        return ((b, k) for b, n in self.refs.of.items() for k in range(n))
+
+    def _place(self) -> Tuples:
+        return ((k,) for k in range(max(self.gpu.n, self.cpu.n)))
+
+    def _due(self) -> Tuples:
+        yield from self.due.pairs
+        yield from self.expiry.pairs
