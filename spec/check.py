@@ -85,18 +85,17 @@ def lists(plan: Plan) -> Iterator[Clause]:
     yield "budget_exact: nobody is prefilled twice", len({g for g, _, _ in plan.prefills}) == len(plan.prefills)
 
 
-def heads(d: View, e: View) -> Iterator[Clause]:
-    """kvproof, infeasible_refused the other way: a head that was looked at and cannot be served is not left in its queue.
+def head(d: View, e: View) -> Iterator[Clause]:
+    """kvproof, infeasible_refused the other way: the head of waiting was looked at, so it is one that can be served.
 
-    Looked at: waiting, if the pass prefilled or might have; swapped, if it decoded. Nobody was preempted into the line since.
+    It was looked at if the pass could prefill, nobody swapped ranked ahead, and nobody was preempted into the queue since.
     """
-    decoding = d.before is not None and e.running.n != e.prefilling.n
-    waiting, swapped = d.state.waiting[1][:1], d.state.swapped[1][:1]
-    first = min((d.key[g], g) for g in (*waiting, *swapped))[1] if waiting or swapped else None
-    looked = d.plan.victims == 0 and not d.config.vllm_v0 and first is not None
-    pool = d.span(d.config.num_gpu_blocks)
-    if looked and first in waiting and not (e.prefilled and decoding):
-        fits = d.length[first] <= pool and d.prompt[first] <= d.config.max_model_len
+    could_prefill = not (e.prefilled and e.running.n != e.prefilling.n)
+    if d.config.vllm_v0 or d.plan.victims or not could_prefill or not d.waiting.n:
+        return
+    g = d.waiting.ids[0]
+    if all(d.key[g] < e.key[h] for h in e.swapped.ids):
+        fits = d.length[g] <= d.span(d.config.num_gpu_blocks) and d.prompt[g] <= d.config.max_model_len
         yield "infeasible_refused: who cannot be served does not wait", fits
 
 
@@ -104,7 +103,7 @@ def pass_violations(before: State, after: State, plan: Plan) -> list[str]:
     """The clauses that fail of the pass that led from `before` to `after` and made `plan`."""
     e = View(before)
     d = View(after, plan, before=e)
-    return failed([*of_pass(d, e), *lists(plan), *heads(d, e)])
+    return failed([*of_pass(d, e), *lists(plan), *head(d, e)])
 
 
 def commit_violations(before: State, after: State, got: Iterable[int] | None) -> list[str]:

@@ -1,0 +1,253 @@
+"""Contracts of the functions that end, preempt and serve one group, and the rules of the loops of the running phase."""
+
+from typing import Any
+
+from kvproof.core.status import Status
+from kvproof.proofs.block_rules import CONTRACTS, BLOCKS
+from kvproof.proofs.contracts import Clauses, Contract
+from kvproof.proofs.rules import RULES, Rule
+from kvproof.proofs.sym import forall, fresh, run
+from kvproof.spec import effects
+from kvproof.spec.invariants import R, S, W, decodes, tokens_of, unfinished
+from kvproof.spec.logic import both, choose, either, implies, negate
+
+QUEUES = ("waiting", "running", "swapped", "prefilling")
+LEAVE = (*BLOCKS, "status", "length", "seqs", "due", "expiry", *QUEUES, "plan")
+PREEMPT = (*LEAVE, "computed", "key", "ticket", "spent", "twin")
+SERVE = (*PREEMPT, "alarm")
+PER_GROUP = ("born", "length", "computed", "limit", "prompt", "alarm", "expires", "key")
+
+
+def laws(d: Any) -> list[Any]:
+    """Laws of finite sets (`lemmas.py`), given the invariants: the running groups, those in mid-prefill among them, their sequences."""
+    w = fresh("decoding")
+    m = d.members
+    decoding = d.running.n - d.prefilling.n
+    return [
+        decoding >= 0,
+        either(decoding == 0, decodes(d, w)),
+        forall(1, lambda g: implies(decodes(d, g), decoding >= 1), lambda g: [[d.running.has_[g]], [d.status[g]]]),
+        d.running.weight - d.prefilling.n >= decoding,
+        either(d.running.n != 0, d.running.weight == 0),
+        forall(1, lambda g: implies(d.running.has_[g], m.n[g] <= d.running.weight), lambda g: [[d.running.has_[g]]]),
+        # all used GPU blocks are those of one group, or one is not
+        *_alone(d),
+    ]
+
+
+def _alone(d: Any) -> list[Any]:
+    b = fresh("foreign")
+    g = run().notes.get("served")
+    if g is None:
+        return [either(d.refs.used_gpu == 0, both(0 <= b, b < d.config.num_gpu_blocks, d.refs.of[b] >= 1, fresh("o") == d.table.owner_g[b, 0]))]
+    return [
+        either(
+            d.refs.used_gpu <= d.table.held[g],
+            both(0 <= b, b < d.config.num_gpu_blocks, d.refs.of[b] >= 1, d.table.group_of[b] != g, fresh("o") == d.table.owner_g[b, 0]),
+        ),
+    ]
+
+
+def others_same(d: Any, e: Any, g: Any, maps: tuple[str, ...]) -> Clauses:
+    """These maps have changed at g only."""
+    return [
+        (f"helper: others keep {n}", forall(1, lambda h, a=getattr(d, n), b=getattr(e, n): either(h == g, a[h] == b[h]), lambda h, a=getattr(d, n): [[a[h]]]))
+        for n in maps
+    ]
+
+
+def others_keep_tables(d: Any, e: Any, g: Any) -> Clauses:
+    """The tables of other groups have not changed, nor what they hold."""
+    t, s = d.table, e.table
+    return [
+        ("helper: other tables", forall(2, lambda h, q: either(h == g, t.size_[h, q] == s.size_[h, q]), lambda h, q: [[t.size_[h, q]]])),
+        ("helper: other entries", forall(3, lambda h, q, i: implies(both(h != g, s.live(h, q, i)), t.at[h, q, i] == s.at[h, q, i]), lambda h, q, i: [[t.at[h, q, i]]])),
+        ("helper: others hold as much", forall(1, lambda h: either(h == g, t.held[h] == s.held[h]), lambda h: [[t.held[h]]])),
+    ]
+
+
+def others_in_prefill(d: Any, e: Any, g: Any) -> Clauses:
+    """Nobody else has entered or left its prefill."""
+    return [("helper: others' prefills", forall(1, lambda h: either(h == g, d.prefilling.has_[h] == e.prefilling.has_[h]), lambda h: [[d.prefilling.has_[h]]]))]
+
+
+def plan_keeps(d: Any, e: Any, names: tuple[str, ...]) -> Clauses:
+    """These parts of the plan have not changed."""
+    out: Clauses = []
+    for n in names:
+        a, b = getattr(d.plan, n), getattr(e.plan, n)
+        if n in ("total", "victims", "ends", "pieces", "outs", "ins", "copies"):
+            out.append((f"helper: plan keeps {n}", a == b))
+        else:
+            out.append((f"helper: plan keeps {n}", forall(1, lambda h, a=a, b=b: a[h] == b[h], lambda h, a=a: [[a[h]]])))
+    return out
+
+
+def bucket_shrinks(d: Any, e: Any) -> Clauses:
+    """Nobody new is due now or expires now."""
+    return [
+        ("helper: buckets of now only shrink",
+         both(
+             forall(1, lambda h: implies(d.due.has_[d.clock, h], e.due.has_[e.clock, h]), lambda h: [[d.due.has_[d.clock, h]]]),
+             forall(1, lambda h: implies(d.expiry.has_[d.clock, h], e.expiry.has_[e.clock, h]), lambda h: [[d.expiry.has_[d.clock, h]]]),
+         )),
+    ]
+
+
+# --- end ----------------------------------------------------------------------------------------------------------------------
+def _end_pre(d: Any, g: Any, outcome: Any) -> Clauses:
+    passed = bool(run().notes.get("clock_passed"))
+    return [
+        *effects.everything(d, in_pass=True, clock_passed=passed),
+        ("status_graph: an unfinished group ends", unfinished(d, g)),
+        ("status_graph: as the table allows", ends_legally(d.status[g], outcome)),
+        ("victim_not_in_plan: who ends is not in the plan", both(negate(d.plan.grown[g]), negate(d.plan.victim[g]))),
+    ]
+
+
+def ends_legally(status: Any, outcome: Any) -> Any:
+    """May a group of this status end so?"""
+    s = Status
+    return either(
+        both(status == W, either(outcome == s.FINISHED_IGNORED, outcome == s.FINISHED_CAPACITY, outcome == s.FINISHED_ABORTED)),
+        both(status == R, either(*[outcome == x for x in (s.FINISHED_STOPPED, s.FINISHED_LENGTH_CAPPED, s.FINISHED_CAPACITY, s.FINISHED_ABORTED)])),
+        both(status == S, either(outcome == s.FINISHED_CAPACITY, outcome == s.FINISHED_ABORTED)),
+    )
+
+
+def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
+    passed = bool(run().notes.get("clock_passed"))
+    return [
+        *effects.everything(d, in_pass=True, clock_passed=passed),
+        *others_same(d, e, g, ("status", "length")),
+        *others_keep_tables(d, e, g),
+        *others_in_prefill(d, e, g),
+        *plan_keeps(d, e, ("total", "victims", "pieces", "outs", "ins", "copies", "victim", "grown", "piece", "back", "out_of", "in_of", "copy_of", "copied_from")),
+        *bucket_shrinks(d, e),
+        ("ownership_by_status: ended as said", d.status[g] == outcome),
+        ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g)),
+        ("infeasible_refused: reported", both(d.plan.ends == e.plan.ends + 1, d.plan.ended_[g])),
+        ("helper: others' endings", forall(1, lambda h: either(h == g, d.plan.ended_[h] == e.plan.ended_[h]), lambda h: [[d.plan.ended_[h]]])),
+        ("budget_exact: seats given back", d.seqs == e.seqs - choose(e.status[g] == R, e.members.n[g], 0)),
+        ("helper: queues shrink by it", both(d.running.n == e.running.n - choose(e.status[g] == R, 1, 0), d.waiting.n == e.waiting.n - choose(e.status[g] == W, 1, 0),
+                                           d.swapped.n == e.swapped.n - choose(e.status[g] == S, 1, 0),
+                                           d.prefilling.n == e.prefilling.n - choose(e.prefilling.has_[g], 1, 0))),
+        ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+    ]
+
+
+END = Contract("groups", "end", LEAVE, _end_pre, _end_post, lambda d: (fresh("g"), fresh("outcome")), uses=("release",))
+
+# --- preempt ------------------------------------------------------------------------------------------------------------------
+RUN_MOVES = ((R, W), (R, S), (R, Status.FINISHED_CAPACITY))
+
+
+def in_running_phase(d: Any) -> Clauses:
+    """What holds all through the running phase."""
+    return [
+        *effects.everything(d, in_pass=True),
+        effects.decode_budget(d),
+        *effects.victims(d),
+        ("no_swap_both_ways: nothing comes in", both(d.plan.ins == 0, d.plan.pieces == 0)),
+        ("victim_not_in_plan: who has slots runs", forall(1, lambda t: implies(d.plan.grown[t], d.status[t] == R), lambda t: [[d.plan.grown[t]]])),
+        ("victim_not_in_plan: nobody resumed or prefilled", forall(1, lambda t: both(negate(d.plan.back[t]), d.plan.piece[t] == 0), lambda t: [[d.plan.back[t]], [d.plan.piece[t]]])),
+        ("helper: nobody samples yet", forall(1, lambda t: negate(d.sampling.has_[t]), lambda t: [[d.sampling.has_[t]]])),
+    ]
+
+
+def _preempt_post(d: Any, e: Any, g: Any) -> Clauses:
+    p, o = d.plan, e.plan
+    return [
+        *in_running_phase(d),
+        *others_same(d, e, g, ("status", "length", "computed", "key")),
+        *others_keep_tables(d, e, g),
+        *others_in_prefill(d, e, g),
+        *plan_keeps(d, e, ("total", "pieces", "ins", "grown", "piece", "back", "in_of", "copy_of", "copied_from", "copies")),
+        *bucket_shrinks(d, e),
+        ("status_graph: a running group leaves", either(d.status[g] == W, d.status[g] == S, d.status[g] == Status.FINISHED_CAPACITY)),
+        ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g)),
+        ("victim_not_in_plan: others' victims", forall(1, lambda h: either(h == g, p.victim[h] == o.victim[h]), lambda h: [[p.victim[h]]])),
+        ("total: it was preempted or it ended", either(both(p.victim[g], p.victims == o.victims + 1, p.ends == o.ends), both(negate(p.victim[g]), p.victims == o.victims, p.ends == o.ends + 1))),
+        ("helper: one less runs", both(d.running.n == e.running.n - 1, d.swapped.n >= e.swapped.n, d.prefilling.n == e.prefilling.n - choose(e.prefilling.has_[g], 1, 0))),
+        ("helper: the pool only grows", d.gpu.n >= e.gpu.n),
+        ("helper: kvproof keeps keys", either(d.config.vllm_v0, d.key[g] == e.key[g])),
+        ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+    ]
+
+
+PREEMPT_CONTRACT = Contract(
+    "running",
+    "preempt",
+    PREEMPT,
+    pre=lambda d, g: [
+        *in_running_phase(d),
+        ("helper: the victim runs", both(d.status[g] == R)),
+        ("victim_not_in_plan: the victim has no new slots", negate(d.plan.grown[g])),
+    ],
+    post=_preempt_post,
+    args=lambda d: (fresh("g"),),
+    uses=("release", "move_group_out", "end"),
+)
+
+
+# --- serve --------------------------------------------------------------------------------------------------------------------
+def since(d: Any, e: Any) -> Clauses:
+    """What the running phase has done between e and d, whoever was served."""
+    p, o = d.plan, e.plan
+    head = run().notes["head"]
+    first = both(e.status[head] == R, forall(1, lambda t: implies(e.status[t] == R, e.key[head] <= e.key[t]), lambda t: [[e.status[t]]]))
+    return [
+        effects.moves(d, e, *RUN_MOVES),
+        effects.tokens_kept(d, e),
+        ("helper: who runs keeps its key and phase",
+         forall(1, lambda t: implies(d.status[t] == R, both(d.key[t] == e.key[t], d.prefilling.has_[t] == e.prefilling.has_[t])), lambda t: [[d.status[t]]])),
+        ("victim_is_last: none below keeps running",
+         forall(2, lambda v, t: implies(both(p.victim[v], negate(o.victim[v]), d.status[t] == R), e.key[t] < e.key[v]), lambda v, t: [[p.victim[v], d.status[t]]])),
+        ("helper: only more preempted or ended", both(p.victims >= o.victims, p.ends >= o.ends, d.swapped.n >= e.swapped.n, p.total == o.total)),
+        ("no_deadlock: the head keeps running or ends", implies(both(negate(d.config.vllm_v0), first), either(d.status[head] == R, p.ends > o.ends))),
+        ("helper: nobody runs, nobody is preempted", either(e.running.n >= 1, both(p.victims == o.victims, p.ends == o.ends))),
+        ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+        *bucket_shrinks(d, e),
+    ]
+
+
+def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
+    run().notes["served"] = g
+    t, s = d.table, e.table
+    return [
+        *in_running_phase(d),
+        *since(d, e),
+        ("helper: g still runs", both(d.status[g] == R, negate(d.prefilling.has_[g]), negate(d.plan.grown[g]))),
+        ("helper: who has slots has them", forall(1, lambda h: d.plan.grown[h] == e.plan.grown[h], lambda h: [[d.plan.grown[h]]])),
+        ("helper: the tables of g stay", forall(1, lambda q: t.size_[g, q] == s.size_[g, q], lambda q: [[t.size_[g, q]]])),
+        ("helper: the entries of g stay", forall(2, lambda q, i: implies(s.live(g, q, i), t.at[g, q, i] == s.at[g, q, i]), lambda q, i: [[t.at[g, q, i]]])),
+        ("helper: g holds as much", t.held[g] == s.held[g]),
+    ]
+
+
+RULES["make_room"] = Rule(PREEMPT, _make_room_inv, lambda d, g, blocks: (d.running.n, 0), laws)
+
+
+def _serve_pre(d: Any, g: Any) -> Clauses:
+    return [
+        *in_running_phase(d),
+        ("helper: g decodes", decodes(d, g)),
+        ("victim_not_in_plan: g has no new slots", negate(d.plan.grown[g])),
+        ("victim_not_in_plan: who has slots ranks before g",
+         forall(1, lambda t: implies(d.plan.grown[t], d.key[t] < d.key[g]), lambda t: [[d.plan.grown[t]], [d.key[t]]])),
+    ]
+
+
+def _serve_post(d: Any, e: Any, g: Any) -> Clauses:
+    return [
+        *in_running_phase(d),
+        *since(d, e),
+        ("table_length: g has its slots", implies(d.status[g] == R, d.alarm[g] > d.clock)),
+        ("helper: others' alarms", forall(1, lambda h: either(h == g, d.alarm[h] == e.alarm[h]), lambda h: [[d.alarm[h]]])),
+        ("victim_not_in_plan: only g has new slots", forall(1, lambda h: implies(d.plan.grown[h], either(h == g, e.plan.grown[h])), lambda h: [[d.plan.grown[h]]])),
+    ]
+
+
+SERVE_CONTRACT = Contract("running", "serve", SERVE, _serve_pre, _serve_post, lambda d: (fresh("g"),), uses=("append_slots", "preempt", "end"))
+for _c in (END, PREEMPT_CONTRACT, SERVE_CONTRACT):
+    CONTRACTS[_c.function] = _c
