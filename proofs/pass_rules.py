@@ -40,6 +40,7 @@ def _alone(d: Any) -> list[Any]:
     g = run().notes.get("served")
     if g is None:
         return [either(d.refs.used_gpu == 0, both(0 <= b, b < d.config.num_gpu_blocks, d.refs.of[b] >= 1, fresh("o") == d.table.owner_g[b, 0]))]
+    run().notes["foreign"] = b
     return [
         either(
             d.refs.used_gpu <= d.table.held[g],
@@ -225,7 +226,24 @@ def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
     ]
 
 
-RULES["make_room"] = Rule(PREEMPT, _make_room_inv, lambda d, g, blocks: (d.running.n, 0), laws)
+def _make_room_cuts(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
+    head = run().notes["head"]
+    alone = forall(1, lambda t: implies(d.status[t] == R, t == g), lambda t: [[d.status[t]]])
+    first = both(head == g, forall(1, lambda t: implies(e.status[t] == R, e.key[head] <= e.key[t]), lambda t: [[e.status[t]]]))
+    fits = d.table.held[g] + blocks <= d.config.num_gpu_blocks
+    b, t = run().notes["foreign"], d.table
+    foreign = both(0 <= b, b < d.config.num_gpu_blocks, d.refs.of[b] >= 1, t.group_of[b] != g)
+    h, q, i = t.owner_g[b, 0], t.owner_q[b, 0], t.owner_i[b, 0]
+    return [
+        ("no_deadlock: a used block has an owner", implies(foreign, both(t.live(h, q, i), t.at[h, q, i] == b, h == t.group_of[b]))),
+        ("no_deadlock: the owner of a GPU block runs", implies(foreign, d.status[h] == R)),
+        ("no_deadlock: first and last is alone", implies(both(first, blocks > d.gpu.n), alone)),
+        ("no_deadlock: alone, it holds all that is used", implies(alone, d.refs.used_gpu <= d.table.held[g])),
+        ("no_deadlock: alone, it finds room", implies(both(first, fits), blocks <= d.gpu.n)),
+    ]
+
+
+RULES["make_room"] = Rule(PREEMPT, _make_room_inv, lambda d, g, blocks: (d.running.n, 0), laws, _make_room_cuts)
 
 
 def _serve_pre(d: Any, g: Any) -> Clauses:

@@ -24,6 +24,8 @@ class Rule:
     measure: Callable[..., tuple[Any, Any]] | None = None
     laws: Callable[[Any], list[Any]] | None = None
     """Laws of finite sets (`lemmas.py`) about the state in the middle of the loop."""
+    cuts: Callable[..., list[tuple[str, Any]]] | None = None
+    """What follows when the loop has ended: proved there, one after the other, so that later proofs need not find it."""
 
 
 RULES: dict[str, Rule] = {}
@@ -88,6 +90,9 @@ class Hoare:
             self._prove(name, "step", rule.inv(d, entry, *args))
             run().prove(f"total: {name} ends", falls(rule.measure(d, *args), measure))
             raise PathEnd
+        for label, c in rule.cuts(d, entry, *args) if rule.cuts else []:
+            run().prove(f"{label} [after {name}]", c)
+            run().assume(c)
 
     def times(self, name: str, d: Any, n: Any, body: Callable[..., None], *args: Any) -> None:
         """For i in range(n); the invariant is told i."""

@@ -1,20 +1,12 @@
 """Fixtures for all tests: the program in this process, and scenarios from plain dicts."""
 
-import importlib.util
 import json
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from kvproof.cli import main
-
-if importlib.util.find_spec("kvproof.spec.check") is None:
-    stub = types.ModuleType("kvproof.spec.check")
-    stub.violations = lambda state: []
-    sys.modules["kvproof.spec.check"] = stub
-
 
 @pytest.fixture
 def program(monkeypatch, capsys):
