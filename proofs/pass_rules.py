@@ -38,9 +38,9 @@ def laws(d: Any) -> list[Any]:
 def _alone(d: Any) -> list[Any]:
     b = fresh("foreign")
     g = run().notes.get("served")
+    run().notes["foreign"] = b
     if g is None:
         return [either(d.refs.used_gpu == 0, both(0 <= b, b < d.config.num_gpu_blocks, d.refs.of[b] >= 1, fresh("o") == d.table.owner_g[b, 0]))]
-    run().notes["foreign"] = b
     return [
         either(
             d.refs.used_gpu <= d.table.held[g],
@@ -204,6 +204,7 @@ def since(d: Any, e: Any) -> Clauses:
          forall(1, lambda t: implies(d.status[t] == R, both(d.key[t] == e.key[t], d.prefilling.has_[t] == e.prefilling.has_[t])), lambda t: [[d.status[t]]])),
         ("victim_is_last: none below keeps running",
          forall(2, lambda v, t: implies(both(p.victim[v], negate(o.victim[v]), d.status[t] == R), e.key[t] < e.key[v]), lambda v, t: [[p.victim[v], d.status[t]]])),
+        ("victim_is_last: victims ran", forall(1, lambda v: implies(both(p.victim[v], negate(o.victim[v])), e.status[v] == R), lambda v: [[p.victim[v]]])),
         ("helper: only more preempted or ended", both(p.victims >= o.victims, p.ends >= o.ends, d.swapped.n >= e.swapped.n, p.total == o.total)),
         ("no_deadlock: the head keeps running or ends", implies(both(negate(d.config.vllm_v0), first), either(d.status[head] == R, p.ends > o.ends))),
         ("helper: nobody runs, nobody is preempted", either(e.running.n >= 1, both(p.victims == o.victims, p.ends == o.ends))),

@@ -170,12 +170,9 @@ class ZMembers(Shape):
         assume(forall(1, lambda q: implies(self.has_[g, q], self.n[g] >= 1), lambda q: [[self.has_[g, q]]]))
 
     def sole(self, g: Any) -> Any:
-        """Law: in a set of size 1 any two are the same."""
-        return forall(
-            2,
-            lambda p, q: implies(both(self.n[g] == 1, self.has_[g, p], self.has_[g, q]), p == q),
-            lambda p, q: [[self.has_[g, p], self.has_[g, q]]],
-        )
+        """Law: in a set of size 1 all are the same."""
+        w = fresh("sole")
+        return forall(1, lambda q: implies(both(self.n[g] == 1, self.has_[g, q]), q == w), lambda q: [[self.has_[g, q]]])
 
     def first(self, g: Any) -> Any:
         """The smallest live index. Obligation: there is one."""
@@ -183,6 +180,7 @@ class ZMembers(Shape):
         prove("requires: members.first: somebody lives", self.n[g] >= 1)
         w = fresh("first")
         assume(self.has_[g, w])
+        assume(self.sole(g))
         assume(forall(1, lambda q: implies(self.has_[g, q], w <= q), lambda q: [[self.has_[g, q]]]))
         return w
 

@@ -62,6 +62,7 @@ def _swap_facts(d: Any, o: Any, g: Any, out: bool) -> Clauses:
         ("swap_map_bijective: pairs of the plan", forall(1, inverse, lambda c: [[w.inverse[c]], [pairs[c]]])),
         ("swap_map_bijective: entries are theirs or their twins", forall(2, entry, lambda q, i: [[t.at[g, q, i]]])),
         ("total: room for the rest", both(pool.n == pool_o.n - w.n, w.n >= 0, other.n >= other_o.n)),
+        ("plan_reports_tables: who comes back is announced", True if out else either(w.n == 0, d.plan.grown[g])),
         ("no_swap_both_ways: counted", both((d.plan.outs if out else d.plan.ins) == (o.plan.outs if out else o.plan.ins) + w.n)),
     ]
 
@@ -184,7 +185,7 @@ def _move(out: bool) -> Contract:
     def post(d: Any, e: Any, g: Any) -> Clauses:
         pool, pool_e = (d.cpu, e.cpu) if out else (d.gpu, e.gpu)
         owners = forall(1, lambda b: implies((e.plan.out_of if out else e.plan.in_of)[b] != (d.plan.out_of if out else d.plan.in_of)[b],
-                                             both(there(d, b), d.refs.of[b] >= 1, d.table.group_of[b] == g)), lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]])
+                                             both(there(d, b), d.refs.of[b] >= 1, d.table.group_of[b] == g, True if out else d.plan.grown[g])), lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]])
         pairs = forall(1, lambda b: implies((e.plan.out_of if out else e.plan.in_of)[b] != (d.plan.out_of if out else d.plan.in_of)[b],
                                             here(d, (d.plan.out_of if out else d.plan.in_of)[b])), lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]])
         return [

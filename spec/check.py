@@ -32,7 +32,9 @@ def representation(state: State) -> Iterator[Clause]:
     """What the collections of the store promise and the symbolic ones take for granted: how sets, rows and counts are kept."""
     key, known = state.key.to_dict(), state.status.to_dict()
     queues = [getattr(state, name) for name in QUEUES]
-    sorted_queues = all(in_order(keys) and list(keys) == [key.get(g) for g in ids] for keys, ids in queues)
+    sorted_queues = all(
+        in_order(keys) and list(keys) == [key.get(g, k) for k, g in zip(keys, ids, strict=True)] for keys, ids in queues
+    )
     yield "representation: queues are in order of their keys", sorted_queues
     stacks = ((state.gpu, state.gpu_free), (state.cpu, state.cpu_free))
     yield "representation: free lists are as long as counted", all(len(cell_blocks(cell)) == n for cell, n in stacks)

@@ -8,6 +8,7 @@ import pytest
 
 from kvproof.cli import main
 
+
 @pytest.fixture
 def program(monkeypatch, capsys):
     """program("replay", path, ...) -> (status, stdout, stderr)."""

@@ -1,9 +1,10 @@
-"""States broken by hand: the contents of a good one as plain dicts and lists, edited, and made a state again without any check."""
+"""States broken by hand: the contents of a good one as plain dicts and lists, edited, and made a state again unchecked."""
 
 import copy
 from types import SimpleNamespace
 
 import attrs
+
 from kvproof.store.collections import cell_blocks, cells
 from kvproof.store.draft import State
 from kvproof.store.versions import NAMES, Version, maps_of

@@ -4,17 +4,16 @@ import random
 
 import pytest
 from broken_states import broken, put
-from kvproof.spec.check import explain, state_clauses, violations
-from kvproof.spec.view import View
 
-from kvproof import Config, Rejected, Scheduler, Status
+from kvproof import Config, Rejected, Scheduler
+from kvproof.spec.check import commit_violations, engine_violations, explain, pass_violations, state_clauses, violations
+from kvproof.spec.told import Told
+from kvproof.spec.view import View
 
 
 def pressed():
     """Group 0 runs with two sequences that share blocks 0 and 1, group 1 is swapped, group 2 waits; between two passes."""
-    config = Config(
-        num_gpu_blocks=9, num_cpu_blocks=6, block_size=2, max_num_seqs=4, max_num_batched_tokens=8, max_model_len=64
-    )
+    config = Config(num_gpu_blocks=9, num_cpu_blocks=6, block_size=2, max_num_seqs=4, max_num_batched_tokens=8, max_model_len=64)
     s = Scheduler(config, "swap")
     s.add_request(4, 20)
     s.add_request(4, 20)
@@ -65,7 +64,11 @@ GPU, HOST = "conservation: GPU free list", "conservation: host free list"
 DEAD, OWNS = "ownership_by_status: only live sequences own", "ownership_by_status: who owns"
 DEVICE, ONE_SIZE, LENGTH = "ownership_by_status: on which device", "helper: tables of one size", "table_length: between passes"
 DUE, TAILS = "helper: alarm in time for a block", "no_shared_write: tails are exclusive"
-QUEUE, STATUS, KEYS = "one_queue: the one that the status says", "status_graph: a status of the table", "helper: keys are distinct"
+QUEUE, STATUS, KEYS = (
+    "one_queue: the one that the status says",
+    "status_graph: a status of the table",
+    "helper: keys are distinct",
+)
 CALENDARS, MISSED, TOKENS = "helper: calendars hold who decodes", "helper: no alarm was missed", "helper: token counts"
 SEATS, SAMPLING = "budget_exact: sequences counted", "helper: sampling only after a prefill"
 TOGETHER, WITHIN = "group_together: on one device", "helper: shared within a group only"
@@ -193,7 +196,11 @@ BREAKS = {
     "more free than counted": ("pressed", lambda c: (c.gpu.append(2), setattr(c, "gpu_free", 3)), [LISTS, GPU, FREE]),
     "fewer free than counted": ("pressed", lambda c: setattr(c, "gpu_free", 4), [LISTS, GPU, SIZE]),
     "an empty table is stored": ("pressed", lambda c: put(c, 2), [ROWS]),
-    "a table shorter than it says": ("pressed", lambda c: c.table.update({1: ([9, 10], 3)}), [ROWS, ENTRIES, WITHIN, DEVICE, FREE, SIZE]),
+    "a table shorter than it says": (
+        "pressed",
+        lambda c: c.table.update({1: ([9, 10], 3)}),
+        [ROWS, ENTRIES, WITHIN, DEVICE, FREE, SIZE],
+    ),
     "members out of order": ("pressed", lambda c: c.members.update({0: ((1, 0), 2)}), [ASCEND]),
     "a count of 1 is stored": ("pressed", lambda c: c.refs.update({7: 1}), [ABOVE_ONE]),
     "an empty bucket": ("pressed", lambda c: c.due.update({7: set()}), [BUCKETS]),
@@ -211,3 +218,59 @@ def test_every_clause_is_broken_by_a_state_made_for_it():
     aimed_at = {clauses[0] for _, _, clauses in BREAKS.values()}
     named = {name for name, _ in state_clauses(View(STATES["pressed"]))}
     assert named - aimed_at == {SIZE}  # follows from the free lists and `free iff unreferenced`; a helper of the proofs
+
+
+def configs(r):
+    """A random small configuration and preemption mode."""
+    v0, max_model_len, tokens = r.random() < 0.4, r.choice([8, 16, 40]), r.randint(1, 20)
+    tokens = max(tokens, max_model_len) if v0 else tokens
+    config = Config(
+        num_gpu_blocks=r.randint(1, 12),
+        num_cpu_blocks=r.choice([0, 1, 3, 8]),
+        block_size=r.randint(1, 4),
+        watermark_blocks=r.choice([0, 0, 1, 2]),
+        max_num_seqs=r.randint(1, min(tokens, 6)),
+        max_num_batched_tokens=tokens,
+        max_model_len=max_model_len,
+        vllm_v0=v0,
+    )
+    return config, r.choice([None, "recompute", "swap"])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_reachable_states_and_passes_break_nothing(seed):
+    r = random.Random(seed)
+    s, told = Scheduler(*configs(r)), Told()
+    for _ in range(25):
+        for _ in range(r.choice([0, 0, 1, 2])):
+            s.add_request(r.randint(1, 10), r.randint(1, 12))
+        for g in s.state.running[1]:
+            if r.random() < 0.2:
+                try:
+                    told.forked(g, 0, s.fork(g))
+                except Rejected:
+                    break
+        before = s.state
+        plan = s.schedule()
+        told.plan(plan)
+        assert violations(s.state) == pass_violations(before, s.state, plan) == engine_violations(s.state, told) == []
+        before, got = s.state, [g for g in s.state.running[1] if r.random() < 0.8]
+        for outcome in s.commit([(g,) for g in got]):
+            told.ended(outcome.group)
+        assert violations(s.state) == commit_violations(before, s.state, got) == engine_violations(s.state, told) == []
+
+
+def test_old_states_are_checked_as_they_were():
+    s = Scheduler(Config(num_gpu_blocks=9, num_cpu_blocks=6, block_size=2, max_num_seqs=4, max_num_batched_tokens=8), "swap")
+    states = [s.state]
+    for _ in range(3):
+        s.add_request(3, 20)
+    while s.unfinished:
+        s.schedule()
+        s.commit()
+        states.append(s.state)
+    assert len(states) > 20 and [violations(state) for state in states] == [[]] * len(states)
+
+
+def test_an_explanation_names_the_clause_body_and_where_it_fails():
+    assert explain(broken(STATES["pressed"], lambda c: move_alarm(c, 0, 6))) == ["due_in_time.<locals>.clause of (0, 0)"]
