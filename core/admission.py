@@ -1,6 +1,6 @@
 """Prefills: who is admitted (waiting -> running), and prompts longer than the token budget, which are computed in pieces."""
 
-from kvproof.core.blocks import fill
+from kvproof.core.blocks import allocate
 from kvproof.core.groups import end, leave, set_alarms
 from kvproof.core.profiles import enqueue_back, first_in_line, fits_budget, has_room, never_fits, over_prompt_limit
 from kvproof.core.status import Status
@@ -46,7 +46,7 @@ def compute_next(d: Draft) -> bool:
 
 def admit(d: Draft, g: int, tokens: int, blocks: int) -> None:
     """WAITING -> RUNNING with a table for the whole prompt; the prefill begins."""
-    d.repeat("fill", fill, g, d.members.first(g), blocks)
+    allocate(d, g, blocks)
     leave(d, g)
     d.status[g] = Status.RUNNING
     enqueue_back(d, g)

@@ -28,6 +28,11 @@ def fill(d: Draft, g: int, q: int, blocks: int) -> bool:
     return True
 
 
+def allocate(d: Draft, g: int, blocks: int) -> None:
+    """The table of the only sequence of g, which owns nothing yet, gets `blocks` GPU blocks; the pool holds that many."""
+    d.repeat("fill", fill, g, d.members.first(g), blocks)
+
+
 def give_back(d: Draft, b: int) -> None:
     """One reference to b less; the last one frees it."""
     if d.refs.drop(b):

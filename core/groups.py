@@ -109,6 +109,7 @@ def finish_sequence(d: Draft, g: int, q: int) -> None:
         release_sequence(d, q, g)
         d.members.remove(g, q)
         d.seqs -= 1
+        d.plan.dropped(g, q)
 
 
 def abort(d: Draft, g: int) -> None:

@@ -43,7 +43,7 @@ def schedule(d: Draft) -> None:
         if d.plan.nobody_preempted():
             schedule_swapped(d)
         if d.spent == 0:
-            d.repeat("compute", compute_next)
+            d.repeat("go_on", compute_next)
             d.prefilled = d.spent > 0
     d.issued = True
 
@@ -55,8 +55,8 @@ def hold(d: Draft, g: int) -> None:
 
 
 def finish_one(d: Draft, g: int, q: int) -> None:
-    """The engine says that q has ended. If the group was aborted meanwhile there is nothing left to do."""
-    if d.status[g] == Status.RUNNING:
+    """The engine says that q has ended. If it is gone already (aborted meanwhile, say) there is nothing left to do."""
+    if d.status[g] == Status.RUNNING and d.members.has(g, q):
         finish_sequence(d, g, q)
 
 

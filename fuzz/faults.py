@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 
-class Fault(AssertionError):
+class Fault(AssertionError):  # noqa: N818  (the name of the concept)
     """The system did something that it must not do."""
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+
 from kvproof.backend_fake.backend import Histories
 from kvproof.backend_fake.model import GOLDEN, Sequence, fold, mix
 from kvproof.store.collections import cell_blocks

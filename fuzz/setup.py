@@ -3,11 +3,12 @@
 from typing import Any
 
 import attrs
+
 from kvproof.core.config import Config
 from kvproof.scheduler import Scheduler, policy_of
 from kvproof.store.draft import Policy
 
-MODES = (None, "recompute", "swap", "any")
+MODES = ("swap", "any", None, "recompute")
 """Values of `preemption_mode`, and "any": a policy that says now this, now that. Safety may not depend on it."""
 
 

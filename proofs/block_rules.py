@@ -94,6 +94,7 @@ def _release_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
     return [
         *inv.blocks(d),
         *frame_others(d, e, g),
+        ("helper: references only fall", forall(1, lambda b: d.refs.of[b] <= e.refs.of[b], lambda b: [[d.refs.of[b]]])),
         ("helper: siblings keep theirs", forall(1, lambda p: either(p == q, t.size_[g, p] == s.size_[g, p]), lambda p: [[t.size_[g, p]]])),
         ("helper: siblings keep entries", forall(2, lambda p, i: implies(both(p != q, s.live(g, p, i)), t.at[g, p, i] == s.at[g, p, i]), lambda p, i: [[t.at[g, p, i]]])),
         ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
@@ -259,4 +260,52 @@ APPEND = Contract(
         ("helper: tables only grow", forall(1, lambda q: d.table.size_[g, q] >= e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]])),
     ],
 )
-CONTRACTS = {c.function: c for c in (RELEASE, APPEND)}
+# --- the table of a prompt --------------------------------------------------------------------------------------------------------
+def _own(d: Any, g: Any) -> Any:
+    """All blocks of g have one reference."""
+    return forall(2, lambda q, i: implies(d.table.live(g, q, i), d.refs.of[d.table.at[g, q, i]] == 1), lambda q, i: [[d.table.at[g, q, i]]])
+
+
+def _fill_inv(d: Any, e: Any, g: Any, q: Any, n: Any) -> Clauses:
+    t = d.table
+    return [
+        *inv.blocks(d),
+        *frame_others(d, e, g),
+        *same_plan(d, e, g),
+        *told_now(d, g),
+        ("total: room for the rest", both(t.size_[g, q] >= 0, t.size_[g, q] <= n, d.gpu.n >= n - t.size_[g, q])),
+        ("helper: siblings own nothing", forall(1, lambda p: either(p == q, t.size_[g, p] == 0), lambda p: [[t.size_[g, p]]])),
+        ("ownership_by_status: from the GPU pool", on_gpu_only(d, g)),
+        ("no_shared_write: the prompt's blocks are its own", _own(d, g)),
+    ]
+
+
+RULES["fill"] = Rule((*BLOCKS, "plan"), _fill_inv, lambda d, g, q, n: (n - d.table.size_[g, q], 0))
+
+ALLOCATE = Contract(
+    module="blocks",
+    function="allocate",
+    modifies=(*BLOCKS, "plan"),
+    args=lambda d: (fresh("g"), fresh("n")),
+    pre=lambda d, g, n: [
+        *inv.blocks(d),
+        *inv.placement(d, only(g)),
+        *effects.engine_knows(d, only(g)),
+        ("helper: g owns nothing", forall(1, lambda q: both(d.table.size_[g, q] == 0, d.plan.told_n[g, q] == 0), lambda q: [[d.table.size_[g, q]], [d.plan.told_n[g, q]]])),
+        ("helper: g has one sequence", d.members.n[g] == 1),
+        ("total: room for the prompt", both(n >= 0, d.gpu.n >= n)),
+    ],
+    post=lambda d, e, g, n: [
+        *inv.blocks(d),
+        *inv.placement(d, only(g)),
+        *effects.engine_knows(d, only(g)),
+        *told_now(d, g),
+        *frame_others(d, e, g),
+        *same_plan(d, e, g),
+        ("table_length: as asked", _rows(d, g, lambda q, m: m == n)),
+        ("helper: only live sequences", forall(1, lambda q: either(d.members.has_[g, q], d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]])),
+        ("ownership_by_status: g on the GPU", on_gpu_only(d, g)),
+        ("no_shared_write: the prompt's blocks are its own", _own(d, g)),
+    ],
+)
+CONTRACTS = {c.function: c for c in (RELEASE, APPEND, ALLOCATE)}

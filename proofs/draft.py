@@ -33,7 +33,8 @@ class ZKey(ZMap):
     queues: tuple[ZQueue, ...] = ()
 
     def __setitem__(self, k: Any, v: Any) -> None:
-        prove("requires: a key changes outside the queues", both(*[negate(q.has_[k]) for q in self.queues]))
+        for q in self.queues:
+            prove(f"requires: a key changes outside the queues ({q.has_.name})", negate(q.has_[k]))
         super().__setitem__(k, v)
 
 
@@ -129,6 +130,10 @@ class ZPlan(Shape):
         self.ended_[g] = True
         self.ends = self.ends + 1
         self._drop(g)
+
+    def dropped(self, g: Any, q: Any) -> None:
+        """One sequence has ended: the engine drops its table."""
+        self.told_n[g, q] = 0
 
     def _drop(self, g: Any) -> None:
         self.told_n.update(lambda old, t, q: choose(t == g, 0, old))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvproof.core.status import Status
-from kvproof.proofs.block_rules import CONTRACTS, BLOCKS
+from kvproof.proofs.block_rules import BLOCKS, CONTRACTS, frame_others
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
@@ -121,7 +121,7 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
     return [
         *effects.everything(d, in_pass=True, clock_passed=passed),
         *others_same(d, e, g, ("status", "length")),
-        *others_keep_tables(d, e, g),
+        *frame_others(d, e, g),
         *others_in_prefill(d, e, g),
         *plan_keeps(d, e, ("total", "victims", "pieces", "outs", "ins", "copies", "victim", "grown", "piece", "back", "out_of", "in_of", "copy_of", "copied_from")),
         *bucket_shrinks(d, e),
@@ -147,9 +147,11 @@ def in_running_phase(d: Any) -> Clauses:
     """What holds all through the running phase."""
     return [
         *effects.everything(d, in_pass=True),
+        ("helper: no step is issued", negate(d.issued)),
         effects.decode_budget(d),
         *effects.victims(d),
         ("no_swap_both_ways: nothing comes in", both(d.plan.ins == 0, d.plan.pieces == 0)),
+        ("victim_not_in_plan: counted", both(either(d.plan.victims >= 1, d.plan.outs == 0), forall(1, lambda t: implies(d.plan.victim[t], d.plan.victims >= 1), lambda t: [[d.plan.victim[t]]]))),
         ("victim_not_in_plan: who has slots runs", forall(1, lambda t: implies(d.plan.grown[t], d.status[t] == R), lambda t: [[d.plan.grown[t]]])),
         ("victim_not_in_plan: nobody resumed or prefilled", forall(1, lambda t: both(negate(d.plan.back[t]), d.plan.piece[t] == 0), lambda t: [[d.plan.back[t]], [d.plan.piece[t]]])),
         ("helper: nobody samples yet", forall(1, lambda t: negate(d.sampling.has_[t]), lambda t: [[d.sampling.has_[t]]])),
@@ -173,6 +175,7 @@ def _preempt_post(d: Any, e: Any, g: Any) -> Clauses:
         ("helper: the pool only grows", d.gpu.n >= e.gpu.n),
         ("helper: kvproof keeps keys", either(d.config.vllm_v0, d.key[g] == e.key[g])),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+        no_new_tables(d, e),
     ]
 
 
@@ -209,8 +212,17 @@ def since(d: Any, e: Any) -> Clauses:
         ("no_deadlock: the head keeps running or ends", implies(both(negate(d.config.vllm_v0), first), either(d.status[head] == R, p.ends > o.ends))),
         ("helper: nobody runs, nobody is preempted", either(e.running.n >= 1, both(p.victims == o.victims, p.ends == o.ends))),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+        no_new_tables(d, e),
         *bucket_shrinks(d, e),
+        ("helper: nobody runs, nothing changes",
+         implies(e.running.n == 0, both(d.waiting.n == e.waiting.n, d.swapped.n == e.swapped.n, d.running.n == 0,
+                                        forall(1, lambda t: both(d.status[t] == e.status[t], d.key[t] == e.key[t]), lambda t: [[d.status[t]], [d.key[t]]])))),
     ]
+
+
+def no_new_tables(d: Any, e: Any) -> tuple[str, Any]:
+    """Who owned nothing owns nothing."""
+    return ("helper: no new tables", forall(2, lambda g, q: implies(e.table.size_[g, q] == 0, d.table.size_[g, q] == 0), lambda g, q: [[d.table.size_[g, q]]]))
 
 
 def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:

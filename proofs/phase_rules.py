@@ -10,14 +10,18 @@ from kvproof.proofs.pass_rules import (
     SERVE,
     in_running_phase,
     laws,
+    no_new_tables,
+    others_same,
+    plan_keeps,
     since,
 )
 from kvproof.proofs.rules import RULES, Rule
-from kvproof.proofs.sym import forall, run
+from kvproof.proofs.shapes import assume
+from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec import effects
 from kvproof.spec import invariants as inv
 from kvproof.spec.invariants import R, S, W, decodes
-from kvproof.spec.logic import both, either, implies, negate
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
 
 
 # --- the running phase -----------------------------------------------------------------------------------------------------------
@@ -39,6 +43,7 @@ def before_running(d: Any) -> Clauses:
     p = d.plan
     return [
         *effects.everything(d, in_pass=True),
+        ("helper: no step is issued", negate(d.issued)),
         ("helper: nothing planned", both(p.victims == 0, p.ins == 0, p.outs == 0, p.copies == 0, p.pieces == 0, p.total == 0, p.ends >= 0)),
         ("helper: nobody planned", forall(1, lambda t: both(negate(p.victim[t]), negate(p.grown[t]), negate(p.back[t]), p.piece[t] == 0, negate(d.sampling.has_[t])),
                                           lambda t: [[p.victim[t]], [p.grown[t]], [p.back[t]], [d.sampling.has_[t]]])),
@@ -79,6 +84,10 @@ def in_prefill_phase(d: Any) -> Clauses:
     return [
         *effects.everything(d, in_pass=True),
         ("budget_exact: spent = sum of the plan", both(d.spent == p.total, d.spent >= 0, d.spent <= d.config.max_num_batched_tokens)),
+        ("helper: no step is issued", negate(d.issued)),
+        ("no_shared_write: what is prefilled is exclusive",
+         forall(3, lambda g, q, i: implies(both(p.piece[g] != 0, d.table.live(g, q, i)), d.refs.of[d.table.at[g, q, i]] == 1), lambda g, q, i: [[d.table.at[g, q, i]]])),
+        ("helper: nothing runs, nothing spent", either(d.running.n >= 1, d.spent == 0)),
         ("helper: nobody preempted, nothing swapped or copied", both(p.victims == 0, p.ins == 0, p.outs == 0, p.copies == 0, p.pieces >= 0)),
         ("helper: no victims, nobody resumed", forall(1, lambda t: both(negate(p.victim[t]), negate(p.back[t])), lambda t: [[p.victim[t]], [p.back[t]]])),
         ("helper: only who runs is in the plan", forall(1, lambda t: both(implies(p.piece[t] != 0, d.status[t] == R), implies(p.grown[t], d.status[t] == R), implies(d.sampling.has_[t], decodes(d, t))),
@@ -95,11 +104,15 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
         effects.tokens_kept(d, e),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         ("helper: only more", both(d.spent >= e.spent, d.plan.ends >= e.plan.ends, d.running.n >= e.running.n, d.swapped.n == e.swapped.n)),
+        ("helper: no table is lost", forall(2, lambda g, q: implies(e.table.size_[g, q] >= 1, d.table.size_[g, q] >= 1), lambda g, q: [[d.table.size_[g, q]], [e.table.size_[g, q]]])),
         ("helper: only more sample", forall(1, lambda t: implies(e.sampling.has_[t], d.sampling.has_[t]), lambda t: [[d.sampling.has_[t]], [e.sampling.has_[t]]])),
         ("helper: nothing done, nothing changed",
          implies(both(d.spent == e.spent, d.plan.ends == e.plan.ends),
                  both(d.running.n == e.running.n, d.prefilling.n == e.prefilling.n, d.waiting.n == e.waiting.n, forall(1, lambda t: d.status[t] == e.status[t], lambda t: [[d.status[t]]])))),
         ("helper: who is swapped keeps its key", forall(1, lambda t: implies(e.status[t] == S, d.key[t] == e.key[t]), lambda t: [[d.key[t]]])),
+        ("helper: who runs goes on", forall(1, lambda t: implies(e.status[t] == R, both(d.status[t] == R, d.key[t] == e.key[t])), lambda t: [[d.status[t]], [d.key[t]]])),
+        ("helper: nothing spent, the same run",
+         implies(d.spent == e.spent, both(d.running.n == e.running.n, d.prefilling.n == e.prefilling.n, forall(1, lambda t: iff(d.status[t] == R, e.status[t] == R), lambda t: [[d.status[t]]])))),
     ]
 
 
@@ -115,24 +128,59 @@ RULES["compute"] = Rule(
 )
 
 
-def _fill_inv(d: Any, e: Any, g: Any, q: Any, blocks: Any) -> Clauses:
-    t = d.table
+def _admit_post(d: Any, e: Any, g: Any, tokens: Any, blocks: Any) -> Clauses:
     return [
-        *inv.blocks(d),
-        *effects.hazards(d),
-        *frame_others(d, e, g),
-        *same_plan(d, e, g),
-        *told_now(d, g),
-        ("total: room for the rest", both(t.size_[g, q] >= 0, t.size_[g, q] <= blocks, d.gpu.n >= blocks - t.size_[g, q])),
-        ("helper: siblings own nothing", forall(1, lambda p: either(p == q, t.size_[g, p] == 0), lambda p: [[t.size_[g, p]]])),
-        ("ownership_by_status: from the GPU pool", on_gpu_only(d, g)),
-        ("no_shared_write: the prompt's blocks are its own", forall(1, lambda i: implies(t.live(g, q, i), d.refs.of[t.at[g, q, i]] == 1), lambda i: [[t.at[g, q, i]]])),
-        ("helper: others read the same", forall(1, lambda b: d.plan.copy_of[b] == e.plan.copy_of[b], lambda b: [[d.plan.copy_of[b]]])),
-        ("helper: the pool only shrinks", d.gpu.n <= e.gpu.n),
+        *in_prefill_phase(d),
+        *prefilled_since(d, e),
+        *others_same(d, e, g, ("status", "key")),
+        ("status_graph: it runs", d.status[g] == R),
+        ("budget_exact: charged", both(d.spent > e.spent, d.plan.ends == e.plan.ends)),
+        ("helper: one less waits", both(d.waiting.n == e.waiting.n - 1, d.running.n == e.running.n + 1)),
     ]
 
 
-RULES["fill"] = Rule((*BLOCKS, "plan"), _fill_inv, lambda d, g, q, blocks: (blocks - d.table.size_[g, q], 0))
+ADMIT_CONTRACT = Contract(
+    "admission",
+    "admit",
+    ADMIT,
+    lambda d, g, tokens, blocks: [
+        *in_prefill_phase(d),
+        ("helper: g waits", both(d.status[g] == W, tokens == d.length[g])),
+        ("table_length: blocks for all tokens", both(blocks >= 1, tokens <= d.span(blocks), d.span(blocks - 1) < tokens)),
+        ("total: room", d.gpu.n >= blocks),
+        ("budget_exact: room", both(d.seqs < d.config.max_num_seqs,
+                                    choose(tokens > d.config.max_num_batched_tokens, both(d.spent == 0, negate(d.config.vllm_v0)), d.spent + tokens <= d.config.max_num_batched_tokens))),
+    ],
+    _admit_post,
+    lambda d: (fresh("g"), fresh("tokens"), fresh("blocks")),
+    uses=("allocate",),
+)
+
+
+PLAN_BUT_PIECES = ("victims", "ends", "outs", "ins", "copies", "victim", "ended_", "grown", "back", "out_of", "in_of", "copy_of", "copied_from")
+
+
+def _go_on_inv(d: Any, e: Any) -> Clauses:
+    p = d.plan
+    return [
+        *effects.everything(d, in_pass=True),
+        *effects.victims(d),
+        effects.tokens_kept(d, e),
+        *plan_keeps(d, e, PLAN_BUT_PIECES),
+        ("helper: no step is issued", negate(d.issued)),
+        ("budget_exact: spent = sum of the plan", both(d.spent == p.total, d.spent >= 0, d.spent <= d.config.max_num_batched_tokens)),
+        ("helper: only who runs is in the plan", forall(1, lambda t: both(implies(p.piece[t] != 0, d.status[t] == R), implies(d.sampling.has_[t], decodes(d, t))), lambda t: [[p.piece[t]], [d.sampling.has_[t]]])),
+        ("no_shared_write: what is prefilled is exclusive",
+         forall(3, lambda g, q, i: implies(both(p.piece[g] != 0, d.table.live(g, q, i)), d.refs.of[d.table.at[g, q, i]] == 1), lambda g, q, i: [[d.table.at[g, q, i]]])),
+        ("no_deadlock: an unfinished prefill goes on", either(d.spent > e.spent, both(d.prefilling.n == e.prefilling.n, d.spent == e.spent))),
+        ("helper: only more sample", forall(1, lambda t: implies(e.sampling.has_[t], d.sampling.has_[t]), lambda t: [[d.sampling.has_[t]], [e.sampling.has_[t]]])),
+        ("table_length: nobody is due but who was prefilled", forall(1, lambda t: implies(both(decodes(d, t), d.spent == e.spent), d.alarm[t] == e.alarm[t]), lambda t: [[d.alarm[t]]])),
+        ("helper: the same decode unless something was spent", implies(d.spent == e.spent, forall(1, lambda t: d.prefilling.has_[t] == e.prefilling.has_[t], lambda t: [[d.prefilling.has_[t]]]))),
+        ("helper: nothing spent, nobody samples", implies(d.spent == e.spent, forall(1, lambda t: d.sampling.has_[t] == e.sampling.has_[t], lambda t: [[d.sampling.has_[t]]]))),
+    ]
+
+
+RULES["go_on"] = Rule(COMPUTE, _go_on_inv, lambda d: (_left(d), 0), laws)
 
 
 def line_moves(d: Any, e: Any) -> Clauses:
@@ -187,7 +235,7 @@ SCHEDULE_PREFILLS = Contract(
     lambda d: [*before_running(d), ("helper: nothing spent", d.spent == 0)],
     _prefills_post,
     lambda d: (),
-    uses=("end",),
+    uses=("end", "admit"),
 )
 
 # --- swap-in ------------------------------------------------------------------------------------------------------------------------
@@ -199,6 +247,7 @@ def in_swap_phase(d: Any) -> Clauses:
     p = d.plan
     return [
         *effects.everything(d, in_pass=True),
+        ("helper: no step is issued", negate(d.issued)),
         effects.decode_budget(d),
         effects.nobody_due(d),
         ("no_swap_both_ways: nobody was preempted", both(p.victims == 0, p.outs == 0, p.pieces == 0, p.total == 0)),
@@ -214,6 +263,7 @@ def swapped_since(d: Any, e: Any) -> Clauses:
         effects.moves(d, e, (S, R), (S, Status.FINISHED_CAPACITY)),
         effects.tokens_kept(d, e),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+        no_new_tables(d, e),
         ("helper: only more", both(d.spent >= e.spent, d.plan.ends >= e.plan.ends, d.waiting.n == e.waiting.n, d.prefilling.n == e.prefilling.n)),
         ("helper: nothing done, nothing changed",
          implies(both(d.spent == e.spent, d.plan.ends == e.plan.ends),
@@ -222,7 +272,42 @@ def swapped_since(d: Any, e: Any) -> Clauses:
     ]
 
 
-RULES["swap_in_next"] = Rule(SWAP, lambda d, e: [*in_swap_phase(d), *swapped_since(d, e)], lambda d: (d.swapped.n, 0), laws)
+RULES["swap_in_next"] = Rule(
+    SWAP,
+    lambda d, e: [*in_swap_phase(d), *swapped_since(d, e)],
+    lambda d: (d.swapped.n, 0),
+    laws,
+    lambda d, e: [
+        ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
+        ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
+    ],
+)
+
+
+def _swap_in_post(d: Any, e: Any, g: Any) -> Clauses:
+    return [
+        *in_swap_phase(d),
+        *swapped_since(d, e),
+        *others_same(d, e, g, ("status", "key")),
+        ("status_graph: it runs", d.status[g] == R),
+        ("budget_exact: charged", both(d.spent > e.spent, d.plan.ends == e.plan.ends)),
+        ("helper: one less is swapped", both(d.swapped.n == e.swapped.n - 1, d.running.n == e.running.n + 1)),
+    ]
+
+
+def _swap_in_pre(d: Any, g: Any) -> Clauses:
+    copies, w = d.table.pending_copies(g), fresh("row")
+    assume(implies(d.members.n[g] >= 1, d.members.has_[g, w]))
+    need = choose(d.length[g] > d.span(d.table.size_[g, w]), d.members.n[g], copies)
+    return [
+        *in_swap_phase(d),
+        ("helper: g is swapped", d.status[g] == S),
+        ("total: room for it and its next tokens", d.gpu.n >= d.table.held[g] + need),
+        ("budget_exact: room", both(d.seqs + d.members.n[g] <= d.config.max_num_seqs, d.spent + d.members.n[g] <= d.config.max_num_batched_tokens)),
+    ]
+
+
+SWAP_IN_CONTRACT = Contract("swapping", "swap_in", SWAP, _swap_in_pre, _swap_in_post, lambda d: (fresh("g"),), uses=("append_slots", "move_group_in"))
 
 
 def _swapped_post(d: Any, e: Any) -> Clauses:
@@ -235,7 +320,7 @@ def _swapped_post(d: Any, e: Any) -> Clauses:
 
 
 SCHEDULE_SWAPPED = Contract(
-    "schedule", "schedule_swapped", SWAP, lambda d: in_swap_phase(d), _swapped_post, lambda d: (), uses=("append_slots", "move_group_in", "end")
+    "schedule", "schedule_swapped", SWAP, lambda d: in_swap_phase(d), _swapped_post, lambda d: (), uses=("swap_in", "end")
 )
-for _c in (SCHEDULE_RUNNING, SCHEDULE_PREFILLS, SCHEDULE_SWAPPED):
+for _c in (ADMIT_CONTRACT, SWAP_IN_CONTRACT, SCHEDULE_RUNNING, SCHEDULE_PREFILLS, SCHEDULE_SWAPPED):
     CONTRACTS[_c.function] = _c

@@ -157,7 +157,7 @@ def quantified() -> bool:
 def forall(n: int, body: Callable[..., Any], patterns: Callable[..., list[list[Any]]] | None = None) -> SBool:
     """For all n integers. Patterns (reads of unwritten maps only) say when the solver instantiates it."""
     global _depth
-    xs = [z3.Int(f"q!{next(_fresh)}") for _ in range(n)]
+    xs = [z3.Int(f"q{_depth}_{i}") for i in range(n)]  # named by depth, so that a clause built twice is one term
     wrapped = [SInt(x) for x in xs]
     _depth += 1
     try:
@@ -222,6 +222,7 @@ class Run:
         self.goals: list[tuple[str, int, Any]] = []
         self.decided: dict[int, tuple[Any, bool]] = {}
         self.notes: dict[str, Any] = {}
+        self.known: dict[int, Any] = {}
         self.quick = z3.Solver()
         self.quick.set("smt.mbqi", False)
         self.quick.set("rlimit", 60000)
@@ -264,21 +265,22 @@ class Run:
     def assume_raw(self, e: Any) -> None:
         """A fact, as a z3 term."""
         self.log.append(e)
+        self.known[e.get_id()] = e
         if self.prune and not has_quantifier(e):
             self.quick.add(e)
 
     def assume(self, b: Any) -> None:
         """A fact of this path from here on."""
+        if isinstance(b, Dual):
+            self.known[b.e.get_id()] = b.e
         self.assume_raw(raw(b.assumed if isinstance(b, Dual) else b))
 
     def prove(self, name: str, b: Any) -> None:
         """An obligation here. One recorded before the last branch of the prefix was recorded by an earlier path as well."""
         if len(self.trail) >= len(self.prefix):
-            e = z3.simplify(raw(b))
-            if not z3.is_true(e):
-                self.goals.append((name, len(self.log), e))
-            else:
-                self.goals.append((name, -1, e))
+            e = raw(b)
+            trivial = e.get_id() in self.known or z3.is_true(z3.simplify(e))
+            self.goals.append((name, -1 if trivial else len(self.log), e))
 
 
 def has_quantifier(e: Any) -> bool:

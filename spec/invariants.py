@@ -236,7 +236,10 @@ def table_length(d: Any, exempt: Exempt = nobody) -> Truth:
         return implies(
             both(negate(exempt(g)), d.members.has_[g, q]),
             both(
-                implies(decodes(d, g), both(tokens - 1 <= slots, slots < tokens + d.config.block_size)),
+                implies(
+                    decodes(d, g),
+                    lambda: both(tokens - 1 <= slots, slots < tokens + d.config.block_size - choose(d.sampling.has_[g], 1, 0)),
+                ),
                 implies(
                     either(d.status[g] == S, both(d.status[g] == R, d.prefilling.has_[g])),
                     both(d.length[g] - 1 <= slots, slots < d.length[g] + d.config.block_size),
@@ -274,6 +277,19 @@ def tails_exclusive(d: Any, exempt: Exempt = nobody) -> Truth:
     return d.forall("sequence", clause, lambda g, q: [[t.size_[g, q]], [d.members.has_[g, q]]])
 
 
+def prompts_exclusive(d: Any, exempt: Exempt = nobody) -> Truth:
+    """A prefill writes all slots of the table: nobody else refers to any block of a group in its prefill."""
+    t = d.table
+
+    def clause(g: Any, q: Any, i: Any) -> Truth:
+        return implies(
+            both(negate(exempt(g)), d.status[g] == R, d.prefilling.has_[g], t.live(g, q, i)),
+            lambda: d.refs.of[t.at[g, q, i]] == 1,
+        )
+
+    return d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]]])
+
+
 def placement(d: Any, exempt: Exempt = nobody) -> list[Clause]:
     """The clauses about where the blocks of a group are and how many it has."""
     return [
@@ -283,6 +299,7 @@ def placement(d: Any, exempt: Exempt = nobody) -> list[Clause]:
         ("table_length: between passes", table_length(d, exempt)),
         ("helper: alarm in time for a block", due_in_time(d, exempt)),
         ("no_shared_write: tails are exclusive", tails_exclusive(d, exempt)),
+        ("no_shared_write: prompts are exclusive", prompts_exclusive(d, exempt)),
     ]
 
 
@@ -328,7 +345,7 @@ def keys_distinct(d: Any) -> Truth:
 
     return both(
         d.forall("groups", clause, lambda g, h: [[d.key[g], d.key[h]]]),
-        d.forall("group", bound, lambda g: [[d.status[g]], [d.key[g]]]),
+        d.forall("group", bound, lambda g: [[d.status[g]], [d.key[g]], [d.sampling.has_[g]]]),
     )
 
 
@@ -355,21 +372,26 @@ def calendars(d: Any, exempt: Exempt = nobody) -> Truth:
 
 
 def not_missed(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> Truth:
-    """No alarm has been missed. After a decode pass nobody is due; after a commit nobody has reached its limit.
+    """No alarm has been missed. After a decode pass nobody is due."""
+    late = 0 if clock_passed else choose(both(d.issued, negate(d.prefilled)), 1, 0)
+
+    def clause(g: Any) -> Truth:
+        return implies(both(negate(exempt(g)), decodes(d, g)), lambda: d.alarm[g] >= d.clock + late)
+
+    return d.forall("group", clause, lambda g: [[d.status[g]]])
+
+
+def not_expired(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> Truth:
+    """Nobody has passed its limit; after a commit nobody has reached it, so who is looked at no later than then is in time.
 
     `clock_passed`: in the middle of a commit, when the clock has moved and limits are not yet looked at.
     """
-    block = 0 if clock_passed else choose(both(d.issued, negate(d.prefilled)), 1, 0)
 
     def clause(g: Any) -> Truth:
-        limit = 0 if clock_passed else choose(d.sampling.has_[g], 0, 1)
+        late = 0 if clock_passed else choose(d.sampling.has_[g], 0, 1)
         return implies(
             both(negate(exempt(g)), decodes(d, g)),
-            lambda: both(
-                d.alarm[g] >= d.clock + block,
-                d.expires[g] >= d.clock + limit,
-                d.expires[g] <= d.born[g] + d.limit[g],
-            ),
+            lambda: both(d.expires[g] >= d.clock + late, d.expires[g] <= d.born[g] + d.limit[g]),
         )
 
     return d.forall("group", clause, lambda g: [[d.status[g]]])
@@ -407,7 +429,11 @@ def lengths(d: Any) -> Truth:
 
 def sampling_only_after_prefill(d: Any) -> Truth:
     """The set of groups whose prefill has just ended is empty but between a prefill pass and its commit."""
-    return d.forall("group", lambda g: implies(d.sampling.has_[g], both(d.issued, d.prefilled)), lambda g: [[d.sampling.has_[g]]])
+
+    def clause(g: Any) -> Truth:
+        return implies(d.sampling.has_[g], both(d.issued, d.prefilled, implies(unfinished(d, g), decodes(d, g))))
+
+    return d.forall("group", clause, lambda g: [[d.sampling.has_[g]]])
 
 
 def seats(d: Any) -> Truth:
@@ -427,6 +453,7 @@ def bookkeeping(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> 
         ("helper: keys are distinct", keys_distinct(d)),
         ("helper: calendars hold who decodes", calendars(d, exempt)),
         ("helper: no alarm was missed", not_missed(d, exempt, clock_passed)),
+        ("helper: nobody has reached its limit", not_expired(d, exempt, clock_passed)),
         ("helper: token counts", lengths(d)),
         ("budget_exact: sequences counted", seats(d)),
     ]

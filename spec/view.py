@@ -47,6 +47,15 @@ class StackView:
         """Is b free?"""
         return bool(0 <= self.pos[b] < self.n)
 
+    def free(self) -> set[int]:
+        """All blocks that it holds."""
+        return {b for b, k in self.pos.items() if k < self.n}
+
+    def odd(self, low: int, high: int) -> list[int]:
+        """The positions that hold no block, one that is not in low .. high - 1, or one that is found elsewhere too."""
+        items, pos = self.items, self.pos
+        return [k for k in range(self.n) if k not in items or pos[items[k]] != k or not low <= items[k] < high]
+
 
 class Lives:
     """(group, sequence) -> does it live? A group of which nothing is stored has sequence 0."""
@@ -258,16 +267,29 @@ class View:
         yield from self._with_before("slot")
 
     def _block(self) -> Tuples:
-        """Every id that exists, one beyond each end, and whatever else is mentioned."""
-        total = self.config.num_gpu_blocks + self.config.num_cpu_blocks
-        mentioned = {b for b in (*self.refs.of, *self.plan.blocks) if not -1 <= b <= total}
-        return ((b,) for b in (*range(-1, total + 1), *sorted(mentioned)))
+        """Every id that exists, one beyond each end, whatever else is mentioned; of the plain ones, one of each kind.
+
+        Plain: in the free list of its device and nowhere else; or in one table and nowhere else, with one reference. Such a
+        block differs in nothing that a clause can read of a block from any other of its kind and device.
+        """
+        gpu, total = self.config.num_gpu_blocks, self.config.num_gpu_blocks + self.config.num_cpu_blocks
+        on_gpu, on_host, used = self.gpu.free(), self.cpu.free(), set(self.refs.of)
+        single = {b for b, n in self.refs.of.items() if n == 1} - on_gpu - on_host
+        kinds = (on_gpu - on_host - used, on_host - on_gpu - used, single, single)
+        sides = (range(gpu), range(gpu, total)) * 2
+        plain = [{b for b in kind if b in side} - self.plan.blocks for kind, side in zip(kinds, sides, strict=True)]
+        ids = {*range(-1, total + 1), *used, *self.plan.blocks, *on_gpu, *on_host}.difference(*plain)
+        return ((b,) for b in (*sorted(ids), *(min(some) for some in plain if some)))
 
     def _reference(self) -> Tuples:
         return ((b, k) for b, n in self.refs.of.items() for k in range(n))
 
     def _place(self) -> Tuples:
-        return ((k,) for k in range(max(self.gpu.n, self.cpu.n)))
+        """Positions of the free lists: the first, and those whose block is on the wrong device or at another place as well."""
+        gpu, total = self.config.num_gpu_blocks, self.config.num_gpu_blocks + self.config.num_cpu_blocks
+        yield (0,)
+        yield from ((k,) for k in self.gpu.odd(0, gpu))
+        yield from ((k,) for k in self.cpu.odd(gpu, total))
 
     def _due(self) -> Tuples:
         yield from self.due.pairs

@@ -67,13 +67,14 @@ class Plan:
 class PlanDraft:
     """A plan in the making: what the core tells as it decides."""
 
-    __slots__ = ("copy", "ends", "pieces", "resumes", "slots", "swap_in", "swap_out", "victims")
+    __slots__ = ("copy", "ends", "drops", "pieces", "resumes", "slots", "swap_in", "swap_out", "victims")
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, int, int]] = []
         self.resumes: list[int] = []
         self.victims: list[tuple[int, str]] = []
         self.ends: list[tuple[int, int]] = []
+        self.drops: list[tuple[int, int]] = []
         self.swap_out: list[tuple[int, int]] = []
         self.swap_in: list[tuple[int, int]] = []
         self.copy: list[tuple[int, int]] = []
@@ -110,6 +111,10 @@ class PlanDraft:
     def preempted(self, g: int, mode: str) -> None:
         """g is a victim."""
         self.victims.append((g, mode))
+
+    def dropped(self, g: int, q: int) -> None:
+        """One sequence of g has ended; its siblings go on."""
+        self.drops.append((g, q))
 
     def ended(self, g: int, outcome: int) -> None:
         """g is refused or ended."""

@@ -38,8 +38,8 @@ THEIRS = {
     "backend_fake": {"attrs", "numpy"},
     "facade": {"attrs", "cattrs"},
     "sim": {"attrs", "numpy", "rich"},
-    "bench": {"attrs"},
-    "fuzz": {"attrs", "hypothesis"},
+    "bench": {"attrs", "numpy"},
+    "fuzz": {"attrs", "hypothesis", "numpy"},
     "cli": {"attrs", "click", "rich"},
 }
 """Layer -> the distributions that it may import beside the standard library."""

@@ -6,7 +6,15 @@ import pytest
 from broken_states import broken, put
 
 from kvproof import Config, Rejected, Scheduler
-from kvproof.spec.check import commit_violations, engine_violations, explain, pass_violations, state_clauses, violations
+from kvproof.spec.check import (
+    commit_violations,
+    engine_violations,
+    explain,
+    failed,
+    pass_violations,
+    state_clauses,
+    violations,
+)
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
 
@@ -70,6 +78,7 @@ QUEUE, STATUS, KEYS = (
     "helper: keys are distinct",
 )
 CALENDARS, MISSED, TOKENS = "helper: calendars hold who decodes", "helper: no alarm was missed", "helper: token counts"
+EXPIRED, PROMPTS = "helper: nobody has reached its limit", "no_shared_write: prompts are exclusive"
 SEATS, SAMPLING = "budget_exact: sequences counted", "helper: sampling only after a prefill"
 TOGETHER, WITHIN = "group_together: on one device", "helper: shared within a group only"
 ORDER, LISTS = "representation: queues are in order of their keys", "representation: free lists are as long as counted"
@@ -145,18 +154,19 @@ BREAKS = {
     "a limit missed": (
         "pressed",
         lambda c: (c.expires.update({0: 4}), c.expiry.clear(), c.expiry.update({4: {0}})),
-        [MISSED],
+        [EXPIRED],
     ),
     "looked at after its limit": (
         "pressed",
         lambda c: (c.expires.update({0: 21}), c.expiry.clear(), c.expiry.update({21: {0}})),
-        [MISSED],
+        [EXPIRED],
     ),
     "a shared tail": (
         "pressed",
         lambda c: (put(c, (0, 1), 0, 1, 5, 7), c.gpu.append(8), c.refs.update({7: 2})),
         [TAILS],
     ),
+    "a shared prompt": ("started", lambda c: c.refs.update({1: 2}), [PROMPTS, COUNTS]),
     "in no queue": ("pressed", lambda c: c.waiting.clear(), [QUEUE]),
     "in two queues": ("pressed", lambda c: c.swapped.append(2), [QUEUE]),
     "twice in its queue": ("pressed", lambda c: c.waiting.append(2), [ORDER]),
@@ -206,6 +216,24 @@ BREAKS = {
     "an empty bucket": ("pressed", lambda c: c.due.update({7: set()}), [BUCKETS]),
     "a trace of somebody forgotten": ("pressed", lambda c: c.limit.update({5: 9}), [FORGOTTEN]),
 }
+
+
+class Whole(View):
+    """A view that leaves out no block and no place."""
+
+    def _block(self):
+        mentioned = {*self.refs.of, *self.plan.blocks, *self.gpu.items.values(), *self.cpu.items.values()}
+        return ((b,) for b in {*range(-1, self.config.num_gpu_blocks + self.config.num_cpu_blocks + 1), *mentioned})
+
+    def _place(self):
+        return ((k,) for k in range(max(self.gpu.n, self.cpu.n)))
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_leaving_out_what_is_just_free_changes_nothing(what):
+    name, edit, _ = BREAKS[what]
+    state = broken(STATES[name], edit)
+    assert failed(state_clauses(Whole(state))) == violations(state)
 
 
 @pytest.mark.parametrize("what", BREAKS)

@@ -1,0 +1,74 @@
+"""`kvproof fuzz`: random operations on the whole system for a given time, the whole specification checked on each state."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvproof.cli import InputError
+
+
+@click.command(short_help="stateful fuzzing of the whole system")
+@click.option("--seconds", type=click.FloatRange(min=0, max=10**7), default=60.0, show_default=True, help="How long.")
+@click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Of the first round.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder for a failure.  [default: here]"
+)
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON on stdout.")
+def command(seconds: float, seed: int, output: Path, as_json: bool) -> int:
+    """Run random operations on scheduler, fake backend and fake model, and check the specification on every state.
+
+    A fault is shrunk and written as files that run it again. Exit status: 0; 1 found a fault, or a rule never fired; 2 bad input.
+    """
+    from kvproof.fuzz.loop import fuzz
+    from kvproof.fuzz.report import write
+
+    if not output.is_dir():
+        raise InputError(f"--output {click.format_filename(output)}: no such folder")
+    live = sys.stderr.isatty()
+
+    def progress(line: str) -> None:
+        click.echo(f"\rkvproof fuzz: {line}" if live else f"kvproof fuzz: {line}", err=True, nl=not live)
+
+    report = fuzz(seconds, seed, progress)
+    if live:
+        click.echo(err=True)
+    files: list[Path] = []
+    if report.failure is not None:
+        try:
+            files = write(report.failure, output, f"kvproof-fuzz-{seed}")
+        except OSError as error:
+            raise InputError(f"--output {click.format_filename(output)}: {error.strerror}") from None
+    summary: dict[str, Any] = {
+        "seed": seed,
+        "rounds": report.rounds,
+        "seconds": round(report.seconds, 1),
+        "rules": dict(sorted(report.fired.items())),
+        "events": dict(sorted(report.events.items())),
+        "never_fired": report.silent,
+        "fault": None if report.failure is None else report.failure.error,
+        "files": [str(path) for path in files],
+    }
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        show(summary)
+    return 1 if report.failure is not None or (report.silent and report.rounds > 5) else 0
+
+
+def show(summary: dict[str, Any]) -> None:
+    """The summary for people."""
+    for title in ("rules", "events"):
+        print(f"{title}:")
+        for name, count in summary[title].items():
+            print(f"  {name:24} {count:>9,}")
+    if summary["never_fired"]:
+        print(f"never fired: {', '.join(summary['never_fired'])}")
+    if summary["fault"] is None:
+        print(f"no fault in {summary['rounds']} rounds, {summary['seconds']} s")
+    else:
+        print(f"FAULT: {summary['fault']}")
+        for path in summary["files"]:
+            print(f"  {'kvproof replay' if path.endswith('.json') else 'python'} {path}")
