@@ -62,17 +62,6 @@ def ended(state: State) -> Iterable[int]:
     return (g for g in range(state.ticket) if g not in state.status)
 
 
-def siblings_in_flight(state: State) -> Iterable[int]:
-    """Of every group of several sequences that runs, while a step is in flight."""
-    return (g for g in running_in_flight(state) if len(state.members.get(g, ((0,), 1))[0]) > 1)
-
-
-def first(s: Scheduler, g: int) -> int:
-    """A live sequence of g, which has several."""
-    live: tuple[int, ...] = s.state.members[g][0]
-    return live[0]
-
-
 CALLS = {
     "schedule in flight": Call(lambda s, g, q: s.schedule(), in_flight),
     "commit of nothing": Call(lambda s, g, q: s.commit(), between),
@@ -85,10 +74,6 @@ CALLS = {
     "abort of who has ended": Call(lambda s, g, q: s.abort(g), ended),
     "no prompt": Call(lambda s, g, q: s.add_request(0, 1 + q), always),
     "no output": Call(lambda s, g, q: s.add_request(1 + q, 0), always),
-    "end of no such sequence": Call(lambda s, g, q: s.commit([(g, 1)], [(g, NOBODY)]), running_in_flight),
-    "end of one and of no such sequence": Call(
-        lambda s, g, q: s.commit(None, [(g, first(s, g)), (g, NOBODY)]), siblings_in_flight
-    ),
     "results of a wrong shape": Call(lambda s, g, q: s.commit([g]), in_flight, malformed=True),  # type: ignore[list-item]
     "ends of a wrong shape": Call(lambda s, g, q: s.commit(None, [(g,)]), in_flight, malformed=True),  # type: ignore[list-item]
 }

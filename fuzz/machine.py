@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kvproof.fuzz.illegal import possible
+from kvproof.fuzz.illegal import NOBODY, possible
 from kvproof.fuzz.setup import MODES, Setup, setup
 from kvproof.fuzz.shrink import Failure, describe
 from kvproof.fuzz.world import World
@@ -37,7 +37,7 @@ def setups(draw: Any) -> Setup:
         draw(st.sampled_from(MODES)),
         num_gpu_blocks=draw(st.sampled_from((6, 8, 10, 12, 16, 4, 3, 2, 1))),
         num_cpu_blocks=draw(st.sampled_from((16, 8, 4, 2, 1, 0))),
-        block_size=draw(st.integers(1, 4)),
+        block_size=draw(st.sampled_from((2, 4, 3, 1))),
         watermark_blocks=draw(st.sampled_from((0, 0, 1, 2))),
         max_num_seqs=min(draw(st.sampled_from((8, 6, 4, 2, 1))), tokens),
         max_num_batched_tokens=tokens,
@@ -109,12 +109,15 @@ class Machine(RuleBasedStateMachine):
             self.do("commit", (), (), (), everything, fires="commit")
 
     @precondition(lambda self: not self.between and self.world.state.running[1])
-    @rule(choice=choices, sequence=choices, all_of_it=st.booleans())
-    def stop(self, choice: int, sequence: int, all_of_it: bool) -> None:
-        """The engine ends a sequence, or a whole group, with the results of a step."""
+    @rule(choice=choices, sequence=choices, all_of_it=st.booleans(), stray=st.booleans())
+    def stop(self, choice: int, sequence: int, all_of_it: bool, stray: bool) -> None:
+        """The engine ends a sequence, or a whole group, with the results of a step; perhaps some that are gone already."""
         g = pick(self.world.state.running[1], choice)
         live = self.world.memory.live[g]
-        self.do("commit", (), tuple((g, q) for q in (live if all_of_it else [pick(live, sequence)])), fires="engine stops")
+        stops = [(g, q) for q in (live if all_of_it else [pick(live, sequence)])]
+        if stray:
+            stops += [(g, NOBODY), (NOBODY, 0), *stops]
+        self.do("commit", (), tuple(stops), fires="engine stops")
 
     @precondition(lambda self: self.world.memory.live)
     @rule(choice=choices)
@@ -122,6 +125,19 @@ class Machine(RuleBasedStateMachine):
         """Any unfinished request, at any time."""
         g = pick(sorted(self.world.memory.live), choice)
         self.do("abort", g, fires="abort" if self.between else "abort in flight")
+
+    @precondition(lambda self: self.between and len(self.world.memory.live) < LIVE_MAX)
+    @rule(prompt_tokens=st.integers(1, 6), children=st.integers(1, 3))
+    def beam(self, prompt_tokens: int, children: int) -> None:
+        """A request arrives and, if it is served soon, forks: tails are shared, then copied."""
+        self.do("add", prompt_tokens, 20, fires="beam")
+        g = max(self.world.memory.live)
+        for _ in range(2):
+            self.do("schedule", fires="beam")
+            self.do("commit", fires="beam")
+            for _ in range(children):
+                if g in self.forkable():
+                    self.do("fork", g, 0)
 
     @precondition(lambda self: self.between and self.forkable())
     @rule(choice=choices, parent=choices, children=st.integers(1, 3))
@@ -179,7 +195,7 @@ class Machine(RuleBasedStateMachine):
 
 
 RULES = (
-    *("add", "steps", "schedule", "commit", "commit some results", "engine stops", "abort", "abort in flight"),
+    *("add", "beam", "steps", "schedule", "commit", "commit some results", "engine stops", "abort", "abort in flight"),
     *("fork", "finish", "refused", "keep", "back", "drain"),
 )
 """What `Machine.fired` counts: each of them must happen."""

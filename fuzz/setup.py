@@ -6,7 +6,7 @@ import attrs
 
 from kvproof.core.config import Config
 from kvproof.scheduler import Scheduler, policy_of
-from kvproof.store.draft import Policy
+from kvproof.store.draft import Draft, Policy
 
 MODES = ("swap", "any", None, "recompute")
 """Values of `preemption_mode`, and "any": a policy that says now this, now that. Safety may not depend on it."""
@@ -21,6 +21,16 @@ class AnyPolicy:
         return (g * 2654435761 >> 7) & 1 == 1
 
 
+class Watched(Scheduler):
+    """A scheduler that shows how much of its token budget the last call used: the only thing a draft has and no state keeps."""
+
+    spent = 0
+
+    def _close(self, d: Draft) -> None:
+        self.spent = d.spent
+        super()._close(d)
+
+
 @attrs.frozen
 class Setup:
     """A configuration and a mode; `fields` is what a script writes down."""
@@ -28,11 +38,11 @@ class Setup:
     config: Config
     mode: str | None = None
 
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> Watched:
         """A scheduler that knows nothing yet."""
         policy: Any = AnyPolicy if self.mode == "any" else policy_of(self.mode)
         chosen: Policy = policy
-        return Scheduler(self.config, policy=chosen)
+        return Watched(self.config, policy=chosen)
 
     @property
     def fields(self) -> dict[str, Any]:

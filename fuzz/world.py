@@ -151,7 +151,7 @@ class World:
         plan = m.plan = self.scheduler.schedule()
         m.backend.execute(plan)
         m.told.plan(plan)
-        nothing("pass", pass_violations(before, self.state, plan))
+        nothing("pass", pass_violations(before, self.state, plan, self.scheduler.spent))
         for g, _ in plan.ended:
             m.ending[g] = {m.model.sequences[g, q].length for q in m.live.pop(g)}
         lengths = {(g, q): m.model.sequences[g, q].length for g, live in m.live.items() for q in live}
@@ -167,8 +167,8 @@ class World:
         outcomes = self.scheduler.commit(None if everything else got, stops)
         nothing("commit", commit_violations(before, self.state, None if everything else [g for g, *_ in got]))
         m.plan, m.results, m.made = None, [], []
-        for g, q in stops:
-            if g in m.live and len(m.live[g]) > 1:
+        for g, q in dict.fromkeys(stops):
+            if q in m.live.get(g, ()) and len(m.live[g]) > 1:
                 self._end_sequence(g, q)
         for outcome in outcomes:
             self._check_outcome(outcome)

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 from kvproof.proofs.rules import check_frame
-from kvproof.proofs.sym import run
+from kvproof.proofs.sym import merged, run
 
 Clauses = list[tuple[str, Any]]
 
@@ -63,13 +63,25 @@ class Contract:
             run().prove(f"{label} [after {self.function}]", c)
 
 
+QUESTIONS = {
+    "profiles": ("decoding", "prefill_turn", "first_in_line", "next_to_return", "over_prompt_limit", "never_fits", "has_room",
+                 "fits_budget", "blocks_to_append", "outgrew_pool", "host_blocks"),
+    "blocks": ("blocks_needed",),
+    "running": ("can_recompute", "can_swap"),
+    "groups": ("unfinished",),
+}
+"""Functions of the core that only read: their branches are merged (`sym.merged`)."""
+
+
 @contextmanager
 def installed(contracts: list[Contract]) -> Iterator[None]:
     """The summaries stand in for the functions, wherever the core calls them."""
     undo: list[tuple[Any, str, Any]] = []
     modules = [m for n, m in sys.modules.items() if n.startswith("kvproof.core.") and m is not None]
-    for c in contracts:
-        real, summary = c.real(), c.summary()
+    stand_ins = [(c.real(), c.summary()) for c in contracts]
+    for module, names in QUESTIONS.items():
+        stand_ins += [(f, merged(f)) for f in (getattr(sys.modules[f"kvproof.core.{module}"], n) for n in names)]
+    for real, summary in stand_ins:
         for m in modules:
             for attribute, value in list(vars(m).items()):
                 if value is real:

@@ -223,6 +223,7 @@ class Run:
         self.decided: dict[int, tuple[Any, bool]] = {}
         self.notes: dict[str, Any] = {}
         self.known: dict[int, Any] = {}
+        self.local: Local | None = None
         self.quick = z3.Solver()
         self.quick.set("smt.mbqi", False)
         self.quick.set("rlimit", 60000)
@@ -236,6 +237,8 @@ class Run:
             return False
         if e.get_id() in self.decided:
             return self.decided[e.get_id()][1]
+        if self.local is not None:
+            return self.local.branch(self, e)
         i = len(self.trail)
         if i < len(self.prefix):
             d = self.prefix[i]
@@ -255,6 +258,10 @@ class Run:
         self.pending.append([*self.trail, False])
         return True
 
+    def impossible(self, es: list[Any]) -> bool:
+        """Can a quick look refute these conditions on this path?"""
+        return self.prune and self._refuted(z3.And(*es))
+
     def _refuted(self, e: Any) -> bool:
         self.quick.push()
         self.quick.add(e)
@@ -264,6 +271,8 @@ class Run:
 
     def assume_raw(self, e: Any) -> None:
         """A fact, as a z3 term."""
+        if self.local is not None and self.local.conditions:
+            e = z3.Implies(z3.And(*self.local.conditions), e)
         self.log.append(e)
         self.known[e.get_id()] = e
         if self.prune and not has_quantifier(e):
@@ -279,8 +288,65 @@ class Run:
         """An obligation here. One recorded before the last branch of the prefix was recorded by an earlier path as well."""
         if len(self.trail) >= len(self.prefix):
             e = raw(b)
+            if self.local is not None and self.local.conditions:
+                e = z3.Implies(z3.And(*self.local.conditions), e)
             trivial = e.get_id() in self.known or z3.is_true(z3.simplify(e))
             self.goals.append((name, -1 if trivial else len(self.log), e))
+
+
+class Local:
+    """The branches inside one call of a predicate: they are merged into one value instead of forking the path."""
+
+    def __init__(self, prefix: list[bool]) -> None:
+        self.prefix = prefix
+        self.trail: list[bool] = []
+        self.conditions: list[Any] = []
+        self.decided: dict[int, tuple[Any, bool]] = {}
+        self.pending: list[list[bool]] = []
+
+    def branch(self, r: Run, e: Any) -> bool:
+        """Decide a condition inside the call."""
+        if e.get_id() in self.decided:
+            return self.decided[e.get_id()][1]
+        i = len(self.trail)
+        if i < len(self.prefix):
+            d = self.prefix[i]
+        elif r.impossible([*self.conditions, e]):
+            d = False
+        else:
+            d = True
+            if not r.impossible([*self.conditions, z3.Not(e)]):
+                self.pending.append([*self.trail, False])
+        self.trail.append(d)
+        self.conditions.append(e if d else z3.Not(e))
+        self.decided[e.get_id()] = (e, d)
+        return d
+
+
+def merged(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, on every path at once: for functions that only read, so that a question does not fork the caller."""
+
+    def call(*args: Any) -> Any:
+        r = run()
+        if r.local is not None:
+            return fn(*args)
+        answers: list[tuple[Any, Any]] = []
+        todo: list[list[bool]] = [[]]
+        while todo:
+            r.local = Local(todo.pop())
+            try:
+                value = raw(fn(*args))
+                answers.append((z3.And(*r.local.conditions), value))
+                todo += r.local.pending
+            finally:
+                r.local = None
+        e = answers[-1][1]
+        for condition, value in reversed(answers[:-1]):
+            e = z3.If(condition, value, e)
+        e = z3.simplify(e)
+        return SBool(e) if z3.is_bool(e) else SInt(e)
+
+    return call
 
 
 def has_quantifier(e: Any) -> bool:

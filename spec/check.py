@@ -101,10 +101,15 @@ def head(d: View, e: View) -> Iterator[Clause]:
         yield "infeasible_refused: who cannot be served does not wait", fits
 
 
-def pass_violations(before: State, after: State, plan: Plan) -> list[str]:
-    """The clauses that fail of the pass that led from `before` to `after` and made `plan`."""
+def pass_violations(before: State, after: State, plan: Plan, spent: int | None = None) -> list[str]:
+    """The clauses that fail of the pass that led from `before` to `after` and made `plan`.
+
+    `spent`: the token budget that the draft of the pass had used in the end. A state does not keep it; None: as the plan says.
+    """
     e = View(before)
     d = View(after, plan, before=e)
+    if spent is not None:
+        d.spent = spent
     return failed([*of_pass(d, e), *lists(plan), *head(d, e)])
 
 

@@ -339,7 +339,7 @@ def keys_distinct(d: Any) -> Truth:
     def bound(g: Any) -> Truth:
         return both(
             implies(unfinished(d, g), both(-d.ticket < d.key[g], d.key[g] < d.ticket)),
-            implies(d.status[g] != Status.ABSENT, both(g >= 0, g < d.ticket)),
+            implies(either(d.status[g] != Status.ABSENT, d.sampling.has_[g]), both(g >= 0, g < d.ticket)),
             d.ticket >= 0,
         )
 

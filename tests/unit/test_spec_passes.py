@@ -124,6 +124,11 @@ def test_a_broken_pass_breaks_its_clause_and_those_that_follow(what):
     assert set(found) == set(clauses)
 
 
+def test_a_budget_that_is_not_given_back_is_seen_where_the_draft_is_known():
+    before, plan, after = OUT
+    assert pass_violations(before, after, plan, 2) == [] and pass_violations(before, after, plan, 3) == [SUM]
+
+
 def test_every_clause_of_a_pass_is_broken_by_one_made_for_it():
     (before, plan, after), aimed_at = PREFILL, {clauses[0] for *_, clauses in BREAKS.values()}
     e = View(before)
