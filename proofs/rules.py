@@ -88,7 +88,7 @@ class Hoare:
         if step(d, *args):
             check_frame(name, d, before, rule.modifies)
             self._prove(name, "step", rule.inv(d, entry, *args))
-            run().prove(f"total: {name} ends", falls(rule.measure(d, *args), measure))
+            run().prove(f"{'preempt_terminates' if name == 'make_room' else 'total'}: {name} ends", falls(rule.measure(d, *args), measure))
             raise PathEnd
         for label, c in rule.cuts(d, entry, *args) if rule.cuts else []:
             run().prove(f"{label} [after {name}]", c)

@@ -70,7 +70,10 @@ def hazards(d: Any) -> list[Clause]:
         return implies(p.copied_from[b], lambda: stays(b))
 
     def targets(b: Any) -> Truth:
-        return implies(p.copy_of[b] != -1, lambda: both(stays(b), d.refs.of[b] == 1, p.copied_from[p.copy_of[b]], p.copy_of[b] != b))
+        return implies(p.copy_of[b] != -1, lambda: both(stays(b), p.copied_from[p.copy_of[b]], p.copy_of[b] != b))
+
+    def exclusive(b: Any) -> Truth:
+        return implies(p.copy_of[b] != -1, lambda: d.refs.of[b] == 1)
 
     def returned(b: Any) -> Truth:
         return implies(p.in_of[b] != -1, lambda: both(stays(b), on_host(d, p.in_of[b])))
@@ -85,6 +88,7 @@ def hazards(d: Any) -> list[Clause]:
     return [
         ("no_hazard_ordered: copy sources stay", d.forall("block", sources, lambda b: [[p.copied_from[b]]])),
         ("no_hazard_ordered: copy targets stay", d.forall("block", targets, lambda b: [[p.copy_of[b]]])),
+        ("copy_target_exclusive: referenced once, by its writer", d.forall("block", exclusive, lambda b: [[p.copy_of[b]]])),
         ("no_hazard_ordered: swap-in targets stay", d.forall("block", returned, lambda b: [[p.in_of[b]]])),
         ("no_hazard_ordered: swap-out targets stay", d.forall("block", moved_out, lambda b: [[p.out_of[b]]])),
         ("no_swap_both_ways: no plan swaps out and in", either(p.outs == 0, p.ins == 0)),

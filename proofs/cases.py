@@ -1,0 +1,50 @@
+"""The registry: every contract and transition that is proved, and which public function and named loop it covers."""
+
+from collections.abc import Callable
+
+import attrs
+
+from kvproof.proofs import block_rules, pass_rules, phase_rules, swap_rules, transitions
+from kvproof.proofs.contracts import Contract
+from kvproof.proofs.draft import ZDraft
+from kvproof.proofs.rules import Hoare
+from kvproof.proofs.sym import fresh, run
+
+
+@attrs.frozen
+class Case:
+    """One proof: `run` under `sym.explore`, with the summaries in `uses` installed. `weight`: seconds, about, to start the long ones first."""
+
+    name: str
+    run: Callable[[], None]
+    uses: tuple[str, ...]
+    weight: float = 1.0
+
+
+WEIGHTS = {
+    "schedule_prefills": 50.0,
+    "commit": 30.0,
+    "schedule": 29.0,
+    "move_group_in": 18.0,
+    "append_slots": 16.0,
+    "preempt": 16.0,
+    "serve": 13.0,
+    "move_group_out": 12.0,
+}
+
+
+def _of(contract: Contract) -> Case:
+    def go() -> None:
+        run().notes["head"] = fresh("head")
+        contract.prove(ZDraft(Hoare()))
+
+    return Case(contract.function, go, contract.uses, WEIGHTS.get(contract.function, 1.0))
+
+
+ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items()}
+ALL.update({name: Case(name, fn, uses, WEIGHTS.get(name, 1.0)) for name, (fn, uses) in transitions.CASES.items()})
+
+TRANSITIONS = ("add", "fork", "finish_sequence", "abort", "forget", "schedule", "commit")
+"""The public transitions: each must be a case."""
+
+__all__ = ["ALL", "TRANSITIONS", "Case", "pass_rules", "phase_rules", "swap_rules"]
