@@ -14,7 +14,6 @@ from time import perf_counter_ns
 from kvproof.bench.calibrate import Clock
 from kvproof.bench.peer import PeerScheduler, Sequence
 from kvproof.core.config import Config
-
 from kvproof.scheduler import Scheduler
 
 BLOCK_SIZE = 16

@@ -16,7 +16,6 @@ from time import perf_counter_ns
 
 from kvproof.bench.calibrate import Clock
 from kvproof.core.config import Config
-
 from kvproof.scheduler import Scheduler
 
 SEQUENCES = 256

@@ -1,4 +1,4 @@
-"""Rules of the loops that move blocks of one group (release, grow, fill, share, swap) and the contracts of the functions around them."""
+"""Rules of the loops that give blocks to one group or take them (release, grow, fill), and the contracts around them."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from kvproof.proofs.sym import Dual, ZMap, forall, fresh, run
 from kvproof.spec import effects
 from kvproof.spec import invariants as inv
 from kvproof.spec.invariants import R
-from kvproof.spec.logic import both, choose, either, iff, implies, negate
+from kvproof.spec.logic import both, choose, either, implies, negate
 
 BLOCKS = ("table", "refs", "gpu", "cpu")
 
 
-def only(g: Any) -> Any:
+def only(g: Any) -> inv.Exempt:
     """The exemption of one group."""
     return lambda t: t == g
 
@@ -23,17 +23,27 @@ def frame_others(d: Any, e: Any, g: Any) -> Clauses:
     """Nothing of any other group has changed: tables, entries, references, what it holds."""
     t, s = d.table, e.table
     return [
-        ("helper: other tables", forall(2, lambda h, q: either(h == g, t.size_[h, q] == s.size_[h, q]), lambda h, q: [[t.size_[h, q]]])),
+        (
+            "helper: other tables",
+            forall(2, lambda h, q: either(h == g, t.size_[h, q] == s.size_[h, q]), lambda h, q: [[t.size_[h, q]]]),
+        ),
         (
             "helper: other entries",
-            forall(3, lambda h, q, i: implies(both(h != g, s.live(h, q, i)), t.at[h, q, i] == s.at[h, q, i]), lambda h, q, i: [[t.at[h, q, i]]]),
+            forall(
+                3,
+                lambda h, q, i: implies(both(h != g, s.live(h, q, i)), t.at[h, q, i] == s.at[h, q, i]),
+                lambda h, q, i: [[t.at[h, q, i]]],
+            ),
         ),
         (
             "helper: blocks of others",
             forall(
                 1,
                 lambda b: both(
-                    implies(both(e.refs.of[b] >= 1, s.group_of[b] != g), both(d.refs.of[b] == e.refs.of[b], t.group_of[b] == s.group_of[b])),
+                    implies(
+                        both(e.refs.of[b] >= 1, s.group_of[b] != g),
+                        both(d.refs.of[b] == e.refs.of[b], t.group_of[b] == s.group_of[b]),
+                    ),
                     implies(both(d.refs.of[b] >= 1, t.group_of[b] != g), both(e.refs.of[b] >= 1, s.group_of[b] == t.group_of[b])),
                 ),
                 lambda b: [[d.refs.of[b]], [t.group_of[b]]],
@@ -47,23 +57,31 @@ PLAN_NUMBERS = ("total", "victims", "ends", "pieces", "outs", "ins", "copies")
 PLAN_MAPS = ("victim", "ended_", "piece", "back", "out_of", "in_of", "copy_of", "copied_from", "grown")
 
 
+def kept(name: str, new: Any, old: Any, g: Any = None) -> tuple[str, Any]:
+    """A map of one argument is what it was; with g: everywhere but at g."""
+    here = only(g) if g is not None else inv.nobody
+    return (name, forall(1, lambda h: either(here(h), new[h] == old[h]), lambda h: [[new[h]]]))
+
+
 def same_plan(d: Any, e: Any, g: Any = None, changed: tuple[str, ...] = ()) -> Clauses:
     """The plan is what it was, but for `changed`; with g: grown and announcements of other groups are."""
     p, o = d.plan, e.plan
     numbers = both(*[getattr(p, n) == getattr(o, n) for n in PLAN_NUMBERS if n not in changed])
-    maps: Clauses = []
-    for n in PLAN_MAPS:
-        if n in changed:
-            continue
-        new, old = getattr(p, n), getattr(o, n)
-        if n == "grown" and g is not None:
-            maps.append((f"helper: plan keeps {n}", forall(1, lambda h, a=new, b=old: either(h == g, iff(a[h], b[h])), lambda h, a=new: [[a[h]]])))
-        else:
-            maps.append((f"helper: plan keeps {n}", forall(1, lambda h, a=new, b=old: a[h] == b[h], lambda h, a=new: [[a[h]]])))
-    other = (lambda h: h == g) if g is not None else inv.nobody
+    maps = [
+        kept(f"helper: plan keeps {n}", getattr(p, n), getattr(o, n), g if n == "grown" else None)
+        for n in PLAN_MAPS
+        if n not in changed
+    ]
+    other = only(g) if g is not None else inv.nobody
     told = [
-        ("helper: others' announcements", forall(2, lambda h, q: either(other(h), p.told_n[h, q] == o.told_n[h, q]), lambda h, q: [[p.told_n[h, q]]])),
-        ("helper: others' entries", forall(3, lambda h, q, i: either(other(h), p.told[h, q, i] == o.told[h, q, i]), lambda h, q, i: [[p.told[h, q, i]]])),
+        (
+            "helper: others' announcements",
+            forall(2, lambda h, q: either(other(h), p.told_n[h, q] == o.told_n[h, q]), lambda h, q: [[p.told_n[h, q]]]),
+        ),
+        (
+            "helper: others' entries",
+            forall(3, lambda h, q, i: either(other(h), p.told[h, q, i] == o.told[h, q, i]), lambda h, q, i: [[p.told[h, q, i]]]),
+        ),
     ]
     return [("helper: plan keeps its numbers", numbers), *maps, *told]
 
@@ -72,8 +90,14 @@ def told_now(d: Any, g: Any) -> Clauses:
     """What is announced of g is its tables."""
     t, p = d.table, d.plan
     return [
-        ("plan_reports_tables: sizes of g", forall(1, lambda q: p.told_n[g, q] == t.size_[g, q], lambda q: [[p.told_n[g, q]], [t.size_[g, q]]])),
-        ("plan_reports_tables: entries of g", forall(2, lambda q, i: implies(t.live(g, q, i), p.told[g, q, i] == t.at[g, q, i]), lambda q, i: [[t.at[g, q, i]]])),
+        (
+            "plan_reports_tables: sizes of g",
+            forall(1, lambda q: p.told_n[g, q] == t.size_[g, q], lambda q: [[p.told_n[g, q]], [t.size_[g, q]]]),
+        ),
+        (
+            "plan_reports_tables: entries of g",
+            forall(2, lambda q, i: implies(t.live(g, q, i), p.told[g, q, i] == t.at[g, q, i]), lambda q, i: [[t.at[g, q, i]]]),
+        ),
     ]
 
 
@@ -82,21 +106,36 @@ def others_read_same(d: Any, e: Any, g: Any) -> Clauses:
     return [
         (
             "swap_preserves_view: others read the same",
-            forall(1, lambda b: implies(both(e.refs.of[b] >= 1, e.table.group_of[b] != g), effects.source(d.plan, b) == effects.source(e.plan, b)),
-                   lambda b: [[d.plan.copy_of[b]], [e.plan.copy_of[b]]]),
+            forall(
+                1,
+                lambda b: implies(
+                    both(e.refs.of[b] >= 1, e.table.group_of[b] != g), effects.source(d.plan, b) == effects.source(e.plan, b)
+                ),
+                lambda b: [[d.plan.copy_of[b]], [e.plan.copy_of[b]]],
+            ),
         )
     ]
 
 
-# --- release --------------------------------------------------------------------------------------------------------------
+# --- release ---------------------------------------------------------------------------------------
 def _release_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
     t, s = d.table, e.table
     return [
         *inv.blocks(d),
         *frame_others(d, e, g),
         ("helper: references only fall", forall(1, lambda b: d.refs.of[b] <= e.refs.of[b], lambda b: [[d.refs.of[b]]])),
-        ("helper: siblings keep theirs", forall(1, lambda p: either(p == q, t.size_[g, p] == s.size_[g, p]), lambda p: [[t.size_[g, p]]])),
-        ("helper: siblings keep entries", forall(2, lambda p, i: implies(both(p != q, s.live(g, p, i)), t.at[g, p, i] == s.at[g, p, i]), lambda p, i: [[t.at[g, p, i]]])),
+        (
+            "helper: siblings keep theirs",
+            forall(1, lambda p: either(p == q, t.size_[g, p] == s.size_[g, p]), lambda p: [[t.size_[g, p]]]),
+        ),
+        (
+            "helper: siblings keep entries",
+            forall(
+                2,
+                lambda p, i: implies(both(p != q, s.live(g, p, i)), t.at[g, p, i] == s.at[g, p, i]),
+                lambda p, i: [[t.at[g, p, i]]],
+            ),
+        ),
         ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
     ]
 
@@ -107,7 +146,10 @@ RULES["release_all"] = Rule(
     lambda d, e, j, g: [
         *inv.blocks(d),
         *frame_others(d, e, g),
-        ("ownership_by_status: released so far", forall(1, lambda q: implies(q < j, d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]])),
+        (
+            "ownership_by_status: released so far",
+            forall(1, lambda q: implies(q < j, d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]]),
+        ),
         ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
     ],
 )
@@ -134,10 +176,14 @@ RELEASE = Contract(
 )
 
 
-# --- the next slots of a group -----------------------------------------------------------------------------------------------
+# --- the next slots of a group ---------------------------------------------------------------------
 def _rows(d: Any, g: Any, clause: Any) -> Any:
     """clause(q, size) for every live sequence of g."""
-    return forall(1, lambda q: implies(d.members.has_[g, q], clause(q, d.table.size_[g, q])), lambda q: [[d.members.has_[g, q]], [d.table.size_[g, q]]])
+    return forall(
+        1,
+        lambda q: implies(d.members.has_[g, q], clause(q, d.table.size_[g, q])),
+        lambda q: [[d.members.has_[g, q]], [d.table.size_[g, q]]],
+    )
 
 
 def one_size(d: Any, g: Any) -> Any:
@@ -149,7 +195,9 @@ def one_size(d: Any, g: Any) -> Any:
 
 def on_gpu_only(d: Any, g: Any) -> Any:
     """All entries of g are GPU blocks."""
-    return forall(2, lambda q, i: implies(d.table.live(g, q, i), inv.on_gpu(d, d.table.at[g, q, i])), lambda q, i: [[d.table.at[g, q, i]]])
+    return forall(
+        2, lambda q, i: implies(d.table.live(g, q, i), inv.on_gpu(d, d.table.at[g, q, i])), lambda q, i: [[d.table.at[g, q, i]]]
+    )
 
 
 def ready(d: Any, g: Any, slack: int) -> Clauses:
@@ -182,7 +230,13 @@ def _remaining(e: Any, g: Any, j: Any) -> tuple[Any, Any]:
     rows, copies, _ = notes[id(e)]
     m = e.members
     assume(both(rows[j] == rows[j + 1] + choose(m.has_[g, j], 1, 0), copies[j] >= copies[j + 1]))
-    assume(forall(1, lambda q: implies(both(j < q, e.table.same_tail(g, j, q)), copies[j] >= copies[j + 1] + 1), lambda q: [[m.has_[g, q]]]))
+    assume(
+        forall(
+            1,
+            lambda q: implies(both(j < q, e.table.same_tail(g, j, q)), copies[j] >= copies[j + 1] + 1),
+            lambda q: [[m.has_[g, q]]],
+        )
+    )
     return rows, copies
 
 
@@ -257,13 +311,20 @@ APPEND = Contract(
         *same_plan(d, e, g, ("copies", "copy_of", "copied_from")),
         *others_read_same(d, e, g),
         ("swap_preserves_view: g reads the same", _reads_same(d, e, g)),
-        ("helper: tables only grow", forall(1, lambda q: d.table.size_[g, q] >= e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]])),
+        (
+            "helper: tables only grow",
+            forall(1, lambda q: d.table.size_[g, q] >= e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]]),
+        ),
     ],
 )
-# --- the table of a prompt --------------------------------------------------------------------------------------------------------
+
+
+# --- the table of a prompt -------------------------------------------------------------------------
 def _own(d: Any, g: Any) -> Any:
     """All blocks of g have one reference."""
-    return forall(2, lambda q, i: implies(d.table.live(g, q, i), d.refs.of[d.table.at[g, q, i]] == 1), lambda q, i: [[d.table.at[g, q, i]]])
+    return forall(
+        2, lambda q, i: implies(d.table.live(g, q, i), d.refs.of[d.table.at[g, q, i]] == 1), lambda q, i: [[d.table.at[g, q, i]]]
+    )
 
 
 def _fill_inv(d: Any, e: Any, g: Any, q: Any, n: Any) -> Clauses:
@@ -291,7 +352,14 @@ ALLOCATE = Contract(
         *inv.blocks(d),
         *inv.placement(d, only(g)),
         *effects.engine_knows(d, only(g)),
-        ("helper: g owns nothing", forall(1, lambda q: both(d.table.size_[g, q] == 0, d.plan.told_n[g, q] == 0), lambda q: [[d.table.size_[g, q]], [d.plan.told_n[g, q]]])),
+        (
+            "helper: g owns nothing",
+            forall(
+                1,
+                lambda q: both(d.table.size_[g, q] == 0, d.plan.told_n[g, q] == 0),
+                lambda q: [[d.table.size_[g, q]], [d.plan.told_n[g, q]]],
+            ),
+        ),
         ("helper: g has one sequence", d.members.n[g] == 1),
         ("total: room for the prompt", both(n >= 0, d.gpu.n >= n)),
     ],
@@ -303,7 +371,10 @@ ALLOCATE = Contract(
         *frame_others(d, e, g),
         *same_plan(d, e, g),
         ("table_length: as asked", _rows(d, g, lambda q, m: m == n)),
-        ("helper: only live sequences", forall(1, lambda q: either(d.members.has_[g, q], d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]])),
+        (
+            "helper: only live sequences",
+            forall(1, lambda q: either(d.members.has_[g, q], d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]]),
+        ),
         ("ownership_by_status: g on the GPU", on_gpu_only(d, g)),
         ("no_shared_write: the prompt's blocks are its own", _own(d, g)),
     ],

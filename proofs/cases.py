@@ -13,7 +13,10 @@ from kvproof.proofs.sym import fresh, run
 
 @attrs.frozen
 class Case:
-    """One proof: `run` under `sym.explore`, with the summaries in `uses` installed. `weight`: seconds, about, to start the long ones first."""
+    """One proof: `run` under `sym.explore`, with the summaries in `uses` installed.
+
+    `weight` is about its seconds: long ones start first.
+    """
 
     name: str
     run: Callable[[], None]

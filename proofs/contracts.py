@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
+
 from kvproof.proofs.rules import check_frame
 from kvproof.proofs.sym import merged, run
 
@@ -64,8 +65,19 @@ class Contract:
 
 
 QUESTIONS = {
-    "profiles": ("decoding", "prefill_turn", "first_in_line", "next_to_return", "over_prompt_limit", "never_fits", "has_room",
-                 "fits_budget", "blocks_to_append", "outgrew_pool", "host_blocks"),
+    "profiles": (
+        "decoding",
+        "prefill_turn",
+        "first_in_line",
+        "next_to_return",
+        "over_prompt_limit",
+        "never_fits",
+        "has_room",
+        "fits_budget",
+        "blocks_to_append",
+        "outgrew_pool",
+        "host_blocks",
+    ),
     "blocks": ("blocks_needed",),
     "running": ("can_recompute", "can_swap"),
     "groups": ("unfinished",),

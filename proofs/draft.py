@@ -3,6 +3,7 @@
 from typing import Any
 
 import z3
+
 from kvproof.proofs.shapes import (
     ZERO,
     Shape,
@@ -57,6 +58,14 @@ class ZPlan(Shape):
         *("told", "told_n", "out_of", "in_of", "copy_of", "copied_from"),
     )
 
+    victim: ZMap
+    ended_: ZMap
+    grown: ZMap
+    back: ZMap
+    out_of: ZMap
+    in_of: ZMap
+    copy_of: ZMap
+
     def __init__(self) -> None:
         self.total = self.victims = self.ends = self.pieces = self.outs = self.ins = self.copies = ZERO
         for name in ("victim", "ended_", "grown", "back"):
@@ -91,7 +100,10 @@ class ZPlan(Shape):
 
     def copied(self, source: Any, target: Any) -> None:
         """A copy-on-write pair. Obligations: any order within the list gives the same."""
-        prove("no_hazard_ordered: copy target is no source or target", both(negate(self.copied_from[target]), self.copy_of[target] == -1))
+        prove(
+            "no_hazard_ordered: copy target is no source or target",
+            both(negate(self.copied_from[target]), self.copy_of[target] == -1),
+        )
         prove("no_hazard_ordered: copy source is no target", both(self.copy_of[source] == -1, source != target))
         self.copy_of[target] = source
         self.copied_from[source] = True
@@ -181,7 +193,7 @@ class ZDraft:
 
     def snap(self) -> Any:
         """A copy that later edits do not change."""
-        new = object.__new__(ZDraft)
+        new: Any = object.__new__(ZDraft)
         new.__dict__.update(self.__dict__)
         for name in (*MAPS, *SHAPES, "plan", "twin"):
             setattr(new, name, getattr(self, name).snap())
@@ -193,7 +205,7 @@ class ZDraft:
         return forall(ARITY[domain], body, patterns)
 
     def uniform(self, condition: Any, value: Any, patterns: Any) -> Dual:
-        """Sequences of one group that satisfy the condition have one value. Assumed through a function of the group (by choice)."""
+        """Sequences of one group that satisfy the condition have one value. Assumed through a function of the group."""
         common = ZMap("common")
         proved = forall(3, lambda g, p, q: implies(both(condition(g, p), condition(g, q)), value(g, p) == value(g, q)))
         return Dual(proved, forall(2, lambda g, q: implies(condition(g, q), value(g, q) == common[g]), patterns))
@@ -221,6 +233,13 @@ class ZDraft:
             size = self.config.block_size.e  # type: ignore[attr-defined]
             assume(SBool(z3.And(SPAN(e + 1) == SPAN(e) + size, SPAN(e) == SPAN(e - 1) + size)))
         return SInt(SPAN(e))
+
+    @staticmethod
+    def span_rises() -> SBool:
+        """More blocks have more slots (`lemmas.py`)."""
+        a, b = z3.Ints("a b")
+        rises = z3.Implies(a <= b, SPAN(a) <= SPAN(b))
+        return SBool(z3.ForAll([a, b], rises, patterns=[z3.MultiPattern(SPAN(a), SPAN(b))]))
 
     def blocks_for(self, tokens: Any) -> SInt:
         """The least number of blocks that holds the tokens (at least one token)."""

@@ -96,6 +96,9 @@ def prove_all(seed: int = 0) -> Iterator[tuple[str, str]]:
             seed,
         ),
     )
+    size = z3.Int("size")
+    span = [size >= 1, _sum(0) == 0, z3.ForAll([_k], _sum(_k + 1) == _sum(_k) + size, patterns=[_sum(_k + 1)])]
+    yield "more blocks have more slots", _induction([*span, _b >= 0], lambda n: _sum(_b) <= _sum(_b + n), seed)
     yield from _pigeonhole(seed)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+
 from kvproof.proofs.shapes import ZERO
 from kvproof.proofs.sym import PathEnd, ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec.logic import both, either, implies, negate
 
 
-class Undeclared(TypeError):
+class UndeclaredError(TypeError):
     """A loop or function changed a part of the state that it does not declare."""
 
 
@@ -41,7 +42,7 @@ def check_frame(name: str, d: Any, before: dict[str, Any], allowed: tuple[str, .
     """Only declared parts have changed."""
     changed = {k for k, v in d.versions().items() if not _same(v, before[k])}
     if not changed <= set(allowed):
-        raise Undeclared(f"{name} changes {sorted(changed - set(allowed))} undeclared")
+        raise UndeclaredError(f"{name} changes {sorted(changed - set(allowed))} undeclared")
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -88,7 +89,9 @@ class Hoare:
         if step(d, *args):
             check_frame(name, d, before, rule.modifies)
             self._prove(name, "step", rule.inv(d, entry, *args))
-            run().prove(f"{'preempt_terminates' if name == 'make_room' else 'total'}: {name} ends", falls(rule.measure(d, *args), measure))
+            run().prove(
+                f"{'preempt_terminates' if name == 'make_room' else 'total'}: {name} ends", falls(rule.measure(d, *args), measure)
+            )
             raise PathEnd
         for label, c in rule.cuts(d, entry, *args) if rule.cuts else []:
             run().prove(f"{label} [after {name}]", c)
@@ -147,7 +150,13 @@ class Hoare:
             g, before = fresh("g"), d.versions()
             run().assume(both(members[g], negate(passed[g])))
             if ordered:
-                run().assume(forall(1, lambda t: implies(both(members[t], negate(passed[t])), key[g] <= key[t]), lambda t: [[passed[t]], [key[t]]]))
+                run().assume(
+                    forall(
+                        1,
+                        lambda t: implies(both(members[t], negate(passed[t])), key[g] <= key[t]),
+                        lambda t: [[passed[t]], [key[t]]],
+                    )
+                )
                 run().assume(forall(1, lambda t: implies(passed[t], key[t] <= key[g]), lambda t: [[passed[t]]]))
             if has(d, g):
                 body(d, g)

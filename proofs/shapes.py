@@ -8,6 +8,7 @@ first-order statement, and counters of finite sets, whose laws are proved by ind
 from typing import Any
 
 import z3
+
 from kvproof.proofs.sym import SBool, SInt, ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec.logic import both, choose, either, implies, negate
 
@@ -139,7 +140,9 @@ class ZRefs(Shape):
             t, (g, q, i) = self.table, run().notes["slot"]
             k = choose(t.rank[g, q, i] == 0, 1, 0)
             other = (t.owner_g[b, k], t.owner_q[b, k], t.owner_i[b, k])
-            sibling = both(other[0] == g, other[1] != q, other[2] == i, t.live(*other), t.at[other] == b, t.members.has_[g, other[1]])
+            sibling = both(
+                other[0] == g, other[1] != q, other[2] == i, t.live(*other), t.at[other] == b, t.members.has_[g, other[1]]
+            )
             prove("helper: cut: shared with a sibling", implies(self.of[b] > 1, sibling))
             assume(implies(self.of[b] > 1, sibling))
         return self.of[b] > 1
@@ -295,8 +298,14 @@ class ZTable(Shape):
         now.members = members.snap()
         for h, before, table in run().notes.setdefault("copies", []):
             p, q = fresh("p"), fresh("q")
-            assume(either(g != h, copies == before, both(now.same_tail(g, p, q), negate(table.same_tail(g, p, q))),
-                          both(negate(now.same_tail(g, p, q)), table.same_tail(g, p, q))))
+            assume(
+                either(
+                    g != h,
+                    copies == before,
+                    both(now.same_tail(g, p, q), negate(table.same_tail(g, p, q))),
+                    both(negate(now.same_tail(g, p, q)), table.same_tail(g, p, q)),
+                )
+            )
         run().notes["copies"].append((g, copies, now))
         return copies
 

@@ -54,7 +54,10 @@ def _swap_facts(d: Any, o: Any, g: Any, out: bool) -> Clauses:
         *same_plan(d, o, None if out else g, CHANGED[out]),
         ("helper: g had nothing there", forall(1, elsewhere, lambda b: [[o.refs.of[b]]])),
         ("helper: sizes of g stay", forall(1, lambda q: t.size_[g, q] == s.size_[g, q], lambda q: [[t.size_[g, q]]])),
-        ("swap_map_bijective: sources were owned by g", twinned(lambda b, c: both(here(d, b), o.refs.of[b] >= 1, s.group_of[b] == g))),
+        (
+            "swap_map_bijective: sources were owned by g",
+            twinned(lambda b, c: both(here(d, b), o.refs.of[b] >= 1, s.group_of[b] == g)),
+        ),
         ("swap_map_bijective: targets were free", twinned(lambda b, c: both(there(d, c), o.refs.of[c] == 0))),
         ("swap_map_bijective: injective, in the plan", twinned(lambda b, c: both(w.inverse[c] == b, pairs[c] == b))),
         ("swap_map_bijective: targets are referenced", twinned(lambda b, c: d.refs.of[c] >= 1)),
@@ -85,7 +88,10 @@ def _told_rows(d: Any, o: Any, g: Any, j: Any) -> Clauses:
 def _law(d: Any, o: Any, g: Any) -> None:
     """Law: a set of blocks of g has no more than g holds, and fewer if one of them is missing."""
     w, s = d.twin, o.table
-    mine = lambda b: both(o.refs.of[b] >= 1, s.group_of[b] == g)  # noqa: E731
+
+    def mine(b: Any) -> Any:
+        return both(o.refs.of[b] >= 1, s.group_of[b] == g)
+
     subset = forall(1, lambda b: implies(w.dom[b], mine(b)), lambda b: [[w.dom[b]]])
     missing = forall(1, lambda b: implies(both(mine(b), negate(w.dom[b])), w.n < s.held[g]), lambda b: [[w.dom[b]]])
     assume(implies(subset, both(w.n <= s.held[g], missing)))
@@ -101,7 +107,9 @@ def _rows_rule(out: bool) -> Rule:
         t = d.table
         done = forall(
             2,
-            lambda q, i: implies(t.live(g, q, i), either(both(q < j, there(d, t.at[g, q, i])), both(q >= j, t.at[g, q, i] == e.table.at[g, q, i]))),
+            lambda q, i: implies(
+                t.live(g, q, i), either(both(q < j, there(d, t.at[g, q, i])), both(q >= j, t.at[g, q, i] == e.table.at[g, q, i]))
+            ),
             lambda q, i: [[t.at[g, q, i]]],
         )
         told = [] if out else _told_rows(d, e, g, j)
@@ -119,17 +127,45 @@ def _row_rule(out: bool) -> Rule:
         t, p = d.table, d.plan
         done = forall(
             1,
-            lambda k: implies(t.live(g, q, k), either(both(k < i, there(d, t.at[g, q, k])), both(k >= i, t.at[g, q, k] == e.table.at[g, q, k]))),
+            lambda k: implies(
+                t.live(g, q, k), either(both(k < i, there(d, t.at[g, q, k])), both(k >= i, t.at[g, q, k] == e.table.at[g, q, k]))
+            ),
             lambda k: [[t.at[g, q, k]]],
         )
-        rows = forall(2, lambda r, k: implies(both(t.live(g, r, k), r != q), t.at[g, r, k] == e.table.at[g, r, k]), lambda r, k: [[t.at[g, r, k]]])
-        told: Clauses = [] if out else [
-            ("plan_reports_tables: other rows as announced", forall(1, lambda r: either(r == q, p.told_n[g, r] == e.plan.told_n[g, r]), lambda r: [[p.told_n[g, r]]])),
-            ("plan_reports_tables: their entries", forall(2, lambda r, k: either(r == q, p.told[g, r, k] == e.plan.told[g, r, k]), lambda r, k: [[p.told[g, r, k]]])),
-            ("plan_reports_tables: slots announced so far", p.told_n[g, q] == i),
-            ("plan_reports_tables: as they are", forall(1, lambda k: implies(both(0 <= k, k < i), p.told[g, q, k] == t.at[g, q, k]), lambda k: [[t.at[g, q, k]]])),
+        rows = forall(
+            2,
+            lambda r, k: implies(both(t.live(g, r, k), r != q), t.at[g, r, k] == e.table.at[g, r, k]),
+            lambda r, k: [[t.at[g, r, k]]],
+        )
+        told: Clauses = (
+            []
+            if out
+            else [
+                (
+                    "plan_reports_tables: other rows as announced",
+                    forall(1, lambda r: either(r == q, p.told_n[g, r] == e.plan.told_n[g, r]), lambda r: [[p.told_n[g, r]]]),
+                ),
+                (
+                    "plan_reports_tables: their entries",
+                    forall(
+                        2, lambda r, k: either(r == q, p.told[g, r, k] == e.plan.told[g, r, k]), lambda r, k: [[p.told[g, r, k]]]
+                    ),
+                ),
+                ("plan_reports_tables: slots announced so far", p.told_n[g, q] == i),
+                (
+                    "plan_reports_tables: as they are",
+                    forall(
+                        1, lambda k: implies(both(k >= 0, k < i), p.told[g, q, k] == t.at[g, q, k]), lambda k: [[t.at[g, q, k]]]
+                    ),
+                ),
+            ]
+        )
+        return [
+            *_swap_facts(d, o, g, out),
+            *told,
+            ("swap_map_bijective: slots moved so far", done),
+            ("helper: other rows stay", rows),
         ]
-        return [*_swap_facts(d, o, g, out), *told, ("swap_map_bijective: slots moved so far", done), ("helper: other rows stay", rows)]
 
     return Rule((*BLOCKS, "plan", "twin"), clauses)
 
@@ -163,14 +199,25 @@ def _move(out: bool) -> Contract:
     here, there = (inv.on_gpu, inv.on_host) if out else (inv.on_host, inv.on_gpu)
 
     def on(d: Any, g: Any, side: Any) -> Any:
-        return forall(2, lambda q, i: implies(d.table.live(g, q, i), side(d, d.table.at[g, q, i])), lambda q, i: [[d.table.at[g, q, i]]])
+        return forall(
+            2, lambda q, i: implies(d.table.live(g, q, i), side(d, d.table.at[g, q, i])), lambda q, i: [[d.table.at[g, q, i]]]
+        )
 
     def knows(d: Any, g: Any) -> Clauses:
         return [("plan_reports_tables: announced = owned", effects.plan_reports_tables(d, only(g))), *effects.hazards(d)]
 
     def pre(d: Any, g: Any) -> Clauses:
         pool = d.cpu if out else d.gpu
-        told: Clauses = [] if out else [("plan_reports_tables: nothing announced yet", forall(1, lambda q: d.plan.told_n[g, q] == 0, lambda q: [[d.plan.told_n[g, q]]]))]
+        told: Clauses = (
+            []
+            if out
+            else [
+                (
+                    "plan_reports_tables: nothing announced yet",
+                    forall(1, lambda q: d.plan.told_n[g, q] == 0, lambda q: [[d.plan.told_n[g, q]]]),
+                )
+            ]
+        )
         return [
             *inv.blocks(d),
             *inv.placement(d, only(g)),
@@ -184,10 +231,22 @@ def _move(out: bool) -> Contract:
 
     def post(d: Any, e: Any, g: Any) -> Clauses:
         pool, pool_e = (d.cpu, e.cpu) if out else (d.gpu, e.gpu)
-        owners = forall(1, lambda b: implies((e.plan.out_of if out else e.plan.in_of)[b] != (d.plan.out_of if out else d.plan.in_of)[b],
-                                             both(there(d, b), d.refs.of[b] >= 1, d.table.group_of[b] == g, True if out else d.plan.grown[g])), lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]])
-        pairs = forall(1, lambda b: implies((e.plan.out_of if out else e.plan.in_of)[b] != (d.plan.out_of if out else d.plan.in_of)[b],
-                                            here(d, (d.plan.out_of if out else d.plan.in_of)[b])), lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]])
+        owners = forall(
+            1,
+            lambda b: implies(
+                (e.plan.out_of if out else e.plan.in_of)[b] != (d.plan.out_of if out else d.plan.in_of)[b],
+                both(there(d, b), d.refs.of[b] >= 1, d.table.group_of[b] == g, True if out else d.plan.grown[g]),
+            ),
+            lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]],
+        )
+        pairs = forall(
+            1,
+            lambda b: implies(
+                (e.plan.out_of if out else e.plan.in_of)[b] != (d.plan.out_of if out else d.plan.in_of)[b],
+                here(d, (d.plan.out_of if out else d.plan.in_of)[b]),
+            ),
+            lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]],
+        )
         return [
             *inv.blocks(d),
             *inv.placement(d, only(g)),
@@ -197,18 +256,37 @@ def _move(out: bool) -> Contract:
             ("plan_reports_tables: others", effects.plan_reports_tables(d, only(g))),
             *([] if out else told_now(d, g)),
             ("helper: g where it goes", on(d, g, there)),
-            ("helper: sizes of g stay", forall(1, lambda q: d.table.size_[g, q] == e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]])),
+            (
+                "helper: sizes of g stay",
+                forall(1, lambda q: d.table.size_[g, q] == e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]]),
+            ),
             ("swap_preserves_view: g reads the same", _contents(d, e, g)),
             ("swap_map_bijective: sharing is kept", _sharing(d, e, g)),
-            ("total: room taken", both(pool.n >= pool_e.n - e.table.held[g], (d.gpu.n >= e.gpu.n) if out else (d.cpu.n >= e.cpu.n))),
+            (
+                "total: room taken",
+                both(pool.n >= pool_e.n - e.table.held[g], (d.gpu.n >= e.gpu.n) if out else (d.cpu.n >= e.cpu.n)),
+            ),
             ("swap_map_bijective: targets belong to g", owners),
             ("swap_map_bijective: sources are of the other device", pairs),
             ("no_swap_both_ways: counts", both(d.plan.outs >= e.plan.outs, d.plan.ins >= e.plan.ins)),
-            ("no_swap_both_ways: none means none", both(implies(d.plan.outs == e.plan.outs, forall(1, lambda b: d.plan.out_of[b] == e.plan.out_of[b], lambda b: [[d.plan.out_of[b]]])),
-                                                        implies(d.plan.ins == e.plan.ins, forall(1, lambda b: d.plan.in_of[b] == e.plan.in_of[b], lambda b: [[d.plan.in_of[b]]])))),
+            (
+                "no_swap_both_ways: none means none",
+                both(
+                    implies(
+                        d.plan.outs == e.plan.outs,
+                        forall(1, lambda b: d.plan.out_of[b] == e.plan.out_of[b], lambda b: [[d.plan.out_of[b]]]),
+                    ),
+                    implies(
+                        d.plan.ins == e.plan.ins,
+                        forall(1, lambda b: d.plan.in_of[b] == e.plan.in_of[b], lambda b: [[d.plan.in_of[b]]]),
+                    ),
+                ),
+            ),
         ]
 
-    return Contract("blocks", "move_group_out" if out else "move_group_in", (*BLOCKS, "plan", "twin"), pre, post, lambda d: (fresh("g"),))
+    return Contract(
+        "blocks", "move_group_out" if out else "move_group_in", (*BLOCKS, "plan", "twin"), pre, post, lambda d: (fresh("g"),)
+    )
 
 
 for _c in (_move(True), _move(False)):

@@ -132,7 +132,7 @@ class Dual(SBool):
     """A truth proved in one form and assumed in an equivalent one that is cheaper for the solver."""
 
     __slots__ = ("assumed",)
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __init__(self, proved: SBool, assumed: SBool) -> None:
         super().__init__(proved.e)
@@ -240,10 +240,7 @@ class Run:
         if self.local is not None:
             return self.local.branch(self, e)
         i = len(self.trail)
-        if i < len(self.prefix):
-            d = self.prefix[i]
-        else:
-            d = self._choose(e)
+        d = self.prefix[i] if i < len(self.prefix) else self._choose(e)
         self.trail.append(d)
         self.assume_raw(e if d else z3.Not(e))
         self.decided[e.get_id()] = (e, d)

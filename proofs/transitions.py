@@ -2,23 +2,38 @@
 
 from typing import Any
 
-from kvproof.core import groups, schedule
+from kvproof.core import admission, groups, running, schedule
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.proofs.block_rules import BLOCKS, frame_others, same_plan
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
-from kvproof.proofs.pass_rules import bucket_shrinks, laws, plan_keeps
-from kvproof.proofs.phase_rules import before_running
+from kvproof.proofs.pass_rules import bucket_shrinks, laws, serve_pre
+from kvproof.proofs.phase_rules import in_prefill_phase
 from kvproof.proofs.rules import RULES, Hoare, Rule
-from kvproof.proofs.shapes import ZIds, ZResults
-from kvproof.proofs.sym import PathEnd, SBool, forall, fresh, run
+from kvproof.proofs.shapes import ZResults
+from kvproof.proofs.sym import PathEnd, forall, fresh, run
 from kvproof.spec import effects
 from kvproof.spec import invariants as inv
-from kvproof.spec.invariants import R, S, W, decodes, tokens_of, unfinished
-from kvproof.spec.logic import both, choose, either, iff, implies, negate
+from kvproof.spec.invariants import R, W, decodes, tokens_of, unfinished
+from kvproof.spec.logic import both, choose, either, implies, negate
 
-LIVE = ("table", "refs", "gpu", "cpu", "status", "length", "seqs", "due", "expiry", "waiting", "running", "swapped", "prefilling", "plan")
+LIVE = (
+    "table",
+    "refs",
+    "gpu",
+    "cpu",
+    "status",
+    "length",
+    "seqs",
+    "due",
+    "expiry",
+    "waiting",
+    "running",
+    "swapped",
+    "prefilling",
+    "plan",
+)
 
 
 def start() -> Any:
@@ -49,14 +64,22 @@ def guarded(enabled: Any, fn: Any, *args: Any) -> Any:
     return result
 
 
-# --- the pass --------------------------------------------------------------------------------------------------------------------
+# --- the pass --------------------------------------------------------------------------------------
 def case_schedule() -> None:
     """The pass, from the contracts of its phases."""
     d = start()
     u = fresh("u")
     run().assume(either(negate(unfinished(d, u)), d.waiting.n + d.running.n + d.swapped.n >= 1))
     head = run().notes["head"]
-    run().assume(either(d.running.n == 0, both(d.status[head] == R, forall(1, lambda t: implies(d.status[t] == R, d.key[head] <= d.key[t]), lambda t: [[d.status[t]]]))))
+    run().assume(
+        either(
+            d.running.n == 0,
+            both(
+                d.status[head] == R,
+                forall(1, lambda t: implies(d.status[t] == R, d.key[head] <= d.key[t]), lambda t: [[d.status[t]]]),
+            ),
+        )
+    )
     e = d.snap()
     issued = d.issued
     guarded(negate(issued), schedule.schedule, d)
@@ -65,24 +88,39 @@ def case_schedule() -> None:
     prove(effects.everything(d), when)
     prove(
         [
-            ("no_deadlock: a token or an end", implies(both(negate(d.config.vllm_v0), unfinished(e, u)), either(d.spent >= 1, p.ends >= 1))),
-            ("budget_exact: the plan's sum", choose(d.prefilled, d.spent == p.total, d.spent == d.running.weight - d.prefilling.n)),
-            ("budget_exact: never above the limits", both(d.spent <= d.config.max_num_batched_tokens, d.seqs <= d.config.max_num_seqs)),
+            (
+                "no_deadlock: a token or an end",
+                implies(both(negate(d.config.vllm_v0), unfinished(e, u)), either(d.spent >= 1, p.ends >= 1)),
+            ),
+            (
+                "budget_exact: the plan's sum",
+                choose(d.prefilled, d.spent == p.total, d.spent == d.running.weight - d.prefilling.n),
+            ),
+            (
+                "budget_exact: never above the limits",
+                both(d.spent <= d.config.max_num_batched_tokens, d.seqs <= d.config.max_num_seqs),
+            ),
             ("no_swap_both_ways: no swap-in after a preemption", either(p.victims == 0, p.ins == 0)),
             ("total: a step is issued", both(d.issued, d.epoch == e.epoch + 1)),
             *effects.victims(d),
             effects.tokens_kept(d, e),
             ("swap_preserves_view: contents", effects.contents_kept(d, e)),
             ("table_length: the slots of the step exist", implies(negate(d.prefilled), effects.nobody_due(d)[1])),
-            ("no_shared_write: what is prefilled is exclusive",
-             forall(3, lambda g, q, i: implies(both(p.piece[g] != 0, d.table.live(g, q, i)), d.refs.of[d.table.at[g, q, i]] == 1), lambda g, q, i: [[d.table.at[g, q, i]]])),
+            (
+                "no_shared_write: what is prefilled is exclusive",
+                forall(
+                    3,
+                    lambda g, q, i: implies(both(p.piece[g] != 0, d.table.live(g, q, i)), d.refs.of[d.table.at[g, q, i]] == 1),
+                    lambda g, q, i: [[d.table.at[g, q, i]]],
+                ),
+            ),
             ("group_together: one device", inv.group_together(d)),
         ],
         when,
     )
 
 
-# --- commit -----------------------------------------------------------------------------------------------------------------------
+# --- commit ----------------------------------------------------------------------------------------
 def _held(e: Any, done: Any) -> Any:
     return lambda g: choose(both(done[g], e.status[g] == R, negate(e.prefilling.has_[g])), 1, 0)
 
@@ -90,7 +128,10 @@ def _held(e: Any, done: Any) -> Any:
 RULES["hold"] = Rule(
     ("born",),
     lambda d, e, done, ids: [
-        ("recompute_keeps_output: held back", forall(1, lambda g: d.born[g] == e.born[g] + _held(e, done)(g), lambda g: [[d.born[g]]])),
+        (
+            "recompute_keeps_output: held back",
+            forall(1, lambda g: d.born[g] == e.born[g] + _held(e, done)(g), lambda g: [[d.born[g]]]),
+        ),
         ("helper: held are scheduled", forall(1, lambda g: implies(done[g], ids.has(g)), lambda g: [[done[g]]])),
     ],
 )
@@ -99,9 +140,17 @@ RULES["hold"] = Rule(
 def counts_stay(d: Any, e: Any) -> Clauses:
     """Whoever goes on keeps its token count."""
     return [
-        ("recompute_keeps_output: counts stay",
-         forall(1, lambda g: implies(unfinished(d, g), both(d.status[g] == e.status[g], d.length[g] == e.length[g], d.prefilling.has_[g] == e.prefilling.has_[g])),
-                lambda g: [[d.status[g]]])),
+        (
+            "recompute_keeps_output: counts stay",
+            forall(
+                1,
+                lambda g: implies(
+                    unfinished(d, g),
+                    both(d.status[g] == e.status[g], d.length[g] == e.length[g], d.prefilling.has_[g] == e.prefilling.has_[g]),
+                ),
+                lambda g: [[d.status[g]]],
+            ),
+        ),
     ]
 
 
@@ -125,7 +174,14 @@ RULES["expire"] = Rule(
         *_plan_untouched(d),
         effects.moves(d, e, (R, Status.FINISHED_LENGTH_CAPPED)),
         *bucket_shrinks(d, e),
-        ("helper: who was looked at is below its limit", forall(1, lambda t: implies(both(passed[t], decodes(d, t)), d.expires[t] > d.clock), lambda t: [[passed[t]], [d.status[t]]])),
+        (
+            "helper: who was looked at is below its limit",
+            forall(
+                1,
+                lambda t: implies(both(passed[t], decodes(d, t)), d.expires[t] > d.clock),
+                lambda t: [[passed[t]], [d.status[t]]],
+            ),
+        ),
     ],
     laws=laws,
 )
@@ -134,7 +190,14 @@ RULES["expire"] = Rule(
 def _plan_untouched(d: Any) -> Clauses:
     p = d.plan
     return [
-        ("helper: nobody is in a plan", both(p.ins == 0, p.outs == 0, forall(1, lambda t: both(negate(p.grown[t]), negate(p.victim[t])), lambda t: [[p.grown[t]], [p.victim[t]]]))),
+        (
+            "helper: nobody is in a plan",
+            both(
+                p.ins == 0,
+                p.outs == 0,
+                forall(1, lambda t: both(negate(p.grown[t]), negate(p.victim[t])), lambda t: [[p.grown[t]], [p.victim[t]]]),
+            ),
+        ),
         ("helper: nobody samples", forall(1, lambda t: negate(d.sampling.has_[t]), lambda t: [[d.sampling.has_[t]]])),
     ]
 
@@ -159,14 +222,17 @@ def case_commit() -> None:
             ("recompute_keeps_output: exactly who has a result advances", forall(1, advanced, lambda g: [[d.status[g]]])),
             ("total: no step is in flight", negate(d.issued)),
             effects.moves(d, e, (R, Status.FINISHED_STOPPED), (R, Status.FINISHED_LENGTH_CAPPED)),
-            ("helper: everybody is below its limit", forall(1, lambda g: implies(decodes(d, g), d.clock - d.born[g] < d.limit[g]), lambda g: [[d.status[g]]])),
+            (
+                "helper: everybody is below its limit",
+                forall(1, lambda g: implies(decodes(d, g), d.clock - d.born[g] < d.limit[g]), lambda g: [[d.status[g]]]),
+            ),
             ("group_together: one device", inv.group_together(d)),
         ],
         when,
     )
 
 
-# --- events of one group -------------------------------------------------------------------------------------------------------------
+# --- events of one group ---------------------------------------------------------------------------
 def case_add() -> None:
     """A new request waits."""
     d, prompt, limit = start(), fresh("prompt"), fresh("limit")
@@ -175,9 +241,25 @@ def case_add() -> None:
     prove(effects.everything(d), "after add")
     prove(
         [
-            ("status_graph: it waits, with its prompt", both(e.status[g] == Status.ABSENT, d.status[g] == W, d.length[g] == prompt, d.prompt[g] == prompt, d.limit[g] == limit)),
+            (
+                "status_graph: it waits, with its prompt",
+                both(
+                    e.status[g] == Status.ABSENT,
+                    d.status[g] == W,
+                    d.length[g] == prompt,
+                    d.prompt[g] == prompt,
+                    d.limit[g] == limit,
+                ),
+            ),
             effects.moves(d, e, (Status.ABSENT, W)),
-            ("one_queue: at the end of the line", forall(1, lambda t: implies(both(unfinished(d, t), t != g), d.key[t] < d.key[g]), lambda t: [[d.status[t]], [d.key[t]]])),
+            (
+                "one_queue: at the end of the line",
+                forall(
+                    1,
+                    lambda t: implies(both(unfinished(d, t), t != g), d.key[t] < d.key[g]),
+                    lambda t: [[d.status[t]], [d.key[t]]],
+                ),
+            ),
         ],
         "after add",
     )
@@ -192,7 +274,10 @@ def case_abort() -> None:
     prove(
         [
             ("ownership_by_status: aborted", d.status[g] == Status.FINISHED_ABORTED),
-            ("status_graph: nobody else moves", forall(1, lambda t: either(t == g, d.status[t] == e.status[t]), lambda t: [[d.status[t]]])),
+            (
+                "status_graph: nobody else moves",
+                forall(1, lambda t: either(t == g, d.status[t] == e.status[t]), lambda t: [[d.status[t]]]),
+            ),
             ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g)),
         ],
         "after abort",
@@ -205,12 +290,40 @@ def _share_inv(d: Any, e: Any, i: Any, g: Any, parent: Any, child: Any) -> Claus
         *inv.blocks(d),
         *frame_others(d, e, g),
         *same_plan(d, e, g),
-        ("fork_shares: the child has the first blocks of the parent", both(t.size_[g, child] == i, forall(1, lambda k: implies(both(0 <= k, k < i), t.at[g, child, k] == t.at[g, parent, k]), lambda k: [[t.at[g, child, k]]]))),
-        ("helper: siblings keep theirs", forall(1, lambda q: either(q == child, t.size_[g, q] == s.size_[g, q]), lambda q: [[t.size_[g, q]]])),
-        ("helper: siblings keep entries", forall(2, lambda q, k: implies(both(q != child, s.live(g, q, k)), t.at[g, q, k] == s.at[g, q, k]), lambda q, k: [[t.at[g, q, k]]])),
+        (
+            "fork_shares: the child has the first blocks of the parent",
+            both(
+                t.size_[g, child] == i,
+                forall(
+                    1,
+                    lambda k: implies(both(k >= 0, k < i), t.at[g, child, k] == t.at[g, parent, k]),
+                    lambda k: [[t.at[g, child, k]]],
+                ),
+            ),
+        ),
+        (
+            "helper: siblings keep theirs",
+            forall(1, lambda q: either(q == child, t.size_[g, q] == s.size_[g, q]), lambda q: [[t.size_[g, q]]]),
+        ),
+        (
+            "helper: siblings keep entries",
+            forall(
+                2,
+                lambda q, k: implies(both(q != child, s.live(g, q, k)), t.at[g, q, k] == s.at[g, q, k]),
+                lambda q, k: [[t.at[g, q, k]]],
+            ),
+        ),
         ("fork_shares: no block is taken", both(d.gpu.n == e.gpu.n, d.cpu.n == e.cpu.n)),
-        ("plan_reports_tables: sizes of g", forall(1, lambda q: d.plan.told_n[g, q] == t.size_[g, q], lambda q: [[d.plan.told_n[g, q]], [t.size_[g, q]]])),
-        ("plan_reports_tables: entries of g", forall(2, lambda q, k: implies(t.live(g, q, k), d.plan.told[g, q, k] == t.at[g, q, k]), lambda q, k: [[t.at[g, q, k]]])),
+        (
+            "plan_reports_tables: sizes of g",
+            forall(1, lambda q: d.plan.told_n[g, q] == t.size_[g, q], lambda q: [[d.plan.told_n[g, q]], [t.size_[g, q]]]),
+        ),
+        (
+            "plan_reports_tables: entries of g",
+            forall(
+                2, lambda q, k: implies(t.live(g, q, k), d.plan.told[g, q, k] == t.at[g, q, k]), lambda q, k: [[t.at[g, q, k]]]
+            ),
+        ),
     ]
 
 
@@ -227,9 +340,22 @@ def case_fork() -> None:
     t = d.table
     prove(
         [
-            ("fork_shares: both read the same", both(t.size_[g, child] == t.size_[g, parent], forall(1, lambda k: implies(t.live(g, child, k), t.at[g, child, k] == t.at[g, parent, k]), lambda k: [[t.at[g, child, k]]]))),
+            (
+                "fork_shares: both read the same",
+                both(
+                    t.size_[g, child] == t.size_[g, parent],
+                    forall(
+                        1,
+                        lambda k: implies(t.live(g, child, k), t.at[g, child, k] == t.at[g, parent, k]),
+                        lambda k: [[t.at[g, child, k]]],
+                    ),
+                ),
+            ),
             ("fork_shares: it costs no block", both(d.gpu.n == e.gpu.n, d.cpu.n == e.cpu.n)),
-            ("fork_shares: it is a new live sequence", both(d.members.has_[g, child], negate(e.members.has_[g, child]), d.members.n[g] == e.members.n[g] + 1)),
+            (
+                "fork_shares: it is a new live sequence",
+                both(d.members.has_[g, child], negate(e.members.has_[g, child]), d.members.n[g] == e.members.n[g] + 1),
+            ),
             ("status_graph: nobody moves", forall(1, lambda h: d.status[h] == e.status[h], lambda h: [[d.status[h]]])),
         ],
         "after fork",
@@ -247,7 +373,10 @@ def case_finish_sequence() -> None:
         [
             ("ownership_by_status: the sequence owns nothing", d.table.size_[g, q] == 0),
             ("status_graph: the group goes with its last sequence", d.status[g] == choose(last, Status.FINISHED_STOPPED, R)),
-            ("status_graph: nobody else moves", forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]])),
+            (
+                "status_graph: nobody else moves",
+                forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]]),
+            ),
             ("helper: one sequence less", either(last, both(negate(d.members.has_[g, q]), d.members.n[g] == e.members.n[g] - 1))),
         ],
         "after finish_sequence",
@@ -260,7 +389,70 @@ def case_forget() -> None:
     e = d.snap()
     guarded(d.status[g] >= Status.FINISHED_STOPPED, groups.forget, d, g)
     prove(effects.everything(d), "after forget")
-    prove([("status_graph: it is absent", d.status[g] == Status.ABSENT), ("status_graph: nobody else moves", forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]]))], "after forget")
+    prove(
+        [
+            ("status_graph: it is absent", d.status[g] == Status.ABSENT),
+            (
+                "status_graph: nobody else moves",
+                forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]]),
+            ),
+        ],
+        "after forget",
+    )
+
+
+# --- exact refusal --------------------------------------------------------------------------------
+def case_refusal() -> None:
+    """kvproof: the head of the line is refused for capacity exactly when its prompt can never fit."""
+    d: Any = ZDraft(Hoare())
+    for _, c in in_prefill_phase(d):
+        run().assume(c)
+    run().assume(d.span_rises())
+    run().assume(both(d.waiting.n >= 1, negate(d.config.vllm_v0)))
+    g, e = d.waiting.first(), d.snap()
+    admission.admit_next(d)
+    never = e.span(d.config.num_gpu_blocks) < e.length[g]
+    too_long = e.prompt[g] > e.config.max_model_len
+    behind = forall(1, lambda t: implies(e.swapped.has_[t], e.key[g] < e.key[t]), lambda t: [[e.swapped.has_[t]]])
+    turn = either(e.swapped.n == 0, behind)
+    ended = d.plan.ends > e.plan.ends
+    outcome = choose(e.length[g] > e.prompt[g], Status.FINISHED_CAPACITY, Status.FINISHED_IGNORED)
+    prove(
+        [
+            ("infeasible_refused: only who can never fit, or is too long", implies(ended, either(never, too_long))),
+            ("infeasible_refused: whoever can never fit, at its turn", implies(both(turn, either(never, too_long)), ended)),
+            ("infeasible_refused: ignored if it has produced nothing", implies(ended, d.status[g] == outcome)),
+        ],
+        "after admit_next",
+    )
+
+
+def case_outgrown() -> None:
+    """kvproof: a running group of one sequence ends for capacity exactly when its next block would exceed the pool."""
+    d: Any = ZDraft(Hoare())
+    g: Any = fresh("g")
+    run().notes["head"], run().notes["served"] = fresh("head"), g
+    for _, c in serve_pre(d, g):
+        run().assume(c)
+    for c in laws(d):
+        run().assume(c)
+    run().assume(both(d.members.n[g] == 1, negate(d.config.vllm_v0)))
+    e, q = d.snap(), d.members.first(g)
+    size = d.table.size_[g, q]
+    boundary = d.clock - d.born[g] > d.span(size)
+    # the blocks of g are as many as its only table has entries, and are among the used ones (`lemmas.py`: a subset)
+    run().assume(both(d.refs.used_gpu >= d.table.held[g], d.table.held[g] == size))
+    running.serve(d, g)
+    exceeds = both(boundary, size + 1 > d.config.num_gpu_blocks)
+    ended = d.status[g] == Status.FINISHED_CAPACITY
+    prove(
+        [
+            ("infeasible_refused: ended only if it exceeds the pool", implies(ended, exceeds)),
+            ("infeasible_refused: ended if it exceeds the pool", implies(exceeds, ended)),
+            ("infeasible_refused: nobody is evicted for it", implies(exceeds, d.plan.victims == e.plan.victims)),
+        ],
+        "after serve",
+    )
 
 
 CASES = {
@@ -271,5 +463,6 @@ CASES = {
     "fork": (case_fork, ()),
     "finish_sequence": (case_finish_sequence, ("end",)),
     "forget": (case_forget, ()),
+    "refusal": (case_refusal, ("end", "admit")),
+    "outgrown": (case_outgrown, ("append_slots", "preempt", "end")),
 }
-__all__ = ["SBool", "ZIds", "before_running", "iff", "plan_keeps", "S"]

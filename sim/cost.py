@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import attrs
+
 from kvproof.sim.hardware import BYTES_PER_VALUE, Device, Model
 
 FLOP_EFFICIENCY = 0.5

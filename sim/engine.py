@@ -16,15 +16,15 @@ state; the invariants of `kvproof.spec` hold every `check_every` passes and at t
 from collections.abc import Callable
 
 import attrs
+
 from kvproof.core.config import Config
 from kvproof.core.status import Status
+from kvproof.scheduler import Outcome, Scheduler
 from kvproof.sim.audit import check_end, check_state
 from kvproof.sim.cost import Cost
 from kvproof.sim.metrics import Metrics
 from kvproof.sim.traces import Trace
 from kvproof.store.plan import Plan
-
-from kvproof.scheduler import Outcome, Scheduler
 
 CHECK_EVERY_DEFAULT = 1_000
 PROGRESS_EVERY = 2_048

@@ -1,4 +1,4 @@
-"""What the quantifiers of the specification range over. Symbolically all integers; on a concrete state the finite part that matters."""
+"""What the quantifiers of the specification range over: symbolically all integers, on a concrete state the part that matters."""
 
 ARITY = {
     "group": 1,

@@ -158,7 +158,12 @@ def victims(d: Any) -> list[Clause]:
             lambda: both(either(d.status[g] == W, d.status[g] == S), negate(p.grown[g]), negate(p.back[g]), p.piece[g] == 0),
         )
 
-    return [("victim_not_in_plan: nothing scheduled, admitted, resumed", d.forall("group", out, lambda g: [[p.victim[g]], [d.status[g]]]))]
+    return [
+        (
+            "victim_not_in_plan: nothing scheduled, admitted, resumed",
+            d.forall("group", out, lambda g: [[p.victim[g]], [d.status[g]]]),
+        )
+    ]
 
 
 def victim_is_last(d: Any, e: Any) -> Clause:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
+
 from kvproof.store.collections import ONE, Calendar, Cell, Members, Pair, Queue, Refs, Stack, Table, Twin, cells
 from kvproof.store.maps import Map
 from kvproof.store.plan import PlanDraft

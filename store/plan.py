@@ -67,7 +67,7 @@ class Plan:
 class PlanDraft:
     """A plan in the making: what the core tells as it decides."""
 
-    __slots__ = ("copy", "ends", "drops", "pieces", "resumes", "slots", "swap_in", "swap_out", "victims")
+    __slots__ = ("copy", "drops", "ends", "pieces", "resumes", "slots", "swap_in", "swap_out", "victims")
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, int, int]] = []

@@ -1,0 +1,334 @@
+"""The two readings of every collection agree: the same operations on the concrete and on the symbolic one give the same answers.
+
+What the symbolic one assumes (sizes of finite sets, smallest elements, copies to come) must be true of the concrete values, and
+what it demands must be met by every legal operation and broken by an illegal one. TRUSTED.md rests on this.
+"""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from symbolic_run import filled, known
+
+from kvproof.proofs import shapes
+from kvproof.proofs.draft import ZPlan
+from kvproof.proofs.sym import ZMap
+from kvproof.spec.planview import PlanView
+from kvproof.spec.told import Told
+from kvproof.store.collections import Queue, Results, Stack, Twin, cell_blocks, cells
+from kvproof.store.plan import PlanDraft
+from kvproof.store.versions import NAMES, NUMBER, maps_of
+
+FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=14)
+"""Each triple is one operation: what, on whom, with what."""
+
+
+def fresh_maps():
+    """The concrete maps of a state in which nothing is known."""
+    return maps_of([{} for _ in NAMES])
+
+
+@FEW
+@given(numbers)
+def test_stack(steps):
+    with known() as run:
+        concrete, symbolic = Stack(cells([]), 0), filled(shapes.ZStack("s"), items=-1, pos=-1, n=0)
+        for what, b, _ in steps:
+            held = cell_blocks(concrete.cell)
+            if what < 6 and b not in held:
+                concrete.push(b)
+                symbolic.push(b)
+            elif what >= 6 and held:
+                assert run.value(symbolic.pop()) == concrete.pop()
+            elif what < 6:
+                assert run.refuses(lambda b=b: symbolic.snap().push(b))
+            held = cell_blocks(concrete.cell)
+            assert run.value(symbolic.count()) == concrete.count() == len(held)
+            assert [run.value(symbolic.holds(x)) for x in range(4)] == [x in held for x in range(4)]
+        run.settle()
+
+
+def test_pop_of_an_empty_stack_is_refused():
+    with known() as run:
+        assert run.refuses(lambda: filled(shapes.ZStack("s"), items=-1, pos=-1, n=0).pop())
+
+
+def symbolic_members():
+    """Nobody lives anywhere but in groups that were started."""
+    return filled(shapes.ZMembers(), has_=False, n=0, bound=0)
+
+
+@FEW
+@given(numbers)
+def test_members(steps):
+    with known() as run:
+        concrete, symbolic = fresh_maps()[NUMBER["members"]], symbolic_members()
+        for g in range(2):
+            concrete.start(g)
+            symbolic.start(g)
+        for what, g, q in steps:
+            g %= 2
+            live = concrete.of(g)
+            if what < 5:
+                assert run.value(symbolic.add(g)) == concrete.add(g)
+            elif q in live and len(live) > 1:
+                concrete.remove(g, q)
+                symbolic.remove(g, q)
+            elif q not in live:
+                assert run.refuses(lambda g=g, q=q: symbolic.snap().remove(g, q))
+            assert run.value(symbolic.first(g)) == concrete.first(g)
+            assert run.value(symbolic.count(g)) == concrete.count(g)
+            assert [run.value(symbolic.has(g, x)) for x in range(7)] == [concrete.has(g, x) for x in range(7)]
+            assert run.value(symbolic.bound[g]) > max(concrete.of(g))
+        run.settle()
+
+
+class Blocks:
+    """Tables, counts and members of two groups, both readings; blocks are taken as the core takes them."""
+
+    def __init__(self):
+        maps = fresh_maps()
+        self.members, self.table, self.refs = (maps[NUMBER[name]] for name in ("members", "table", "refs"))
+        self.zmembers = symbolic_members()
+        self.zrefs = filled(shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
+        self.ztable = filled(
+            shapes.ZTable(self.zrefs, self.zmembers, lambda n: n),
+            **dict.fromkeys(("at", "rank", "owner_g", "owner_q", "owner_i", "group_of", "index_of"), -1),
+            size_=0,
+            held=0,
+        )
+        self.zrefs.table = self.ztable
+        for g in range(2):
+            self.members.start(g)
+            self.zmembers.start(g)
+            self.members.add(g)
+            self.zmembers.add(g)
+
+    def rows(self):
+        """(group, sequence) -> blocks, as stored."""
+        sizes = {(g, q): self.table.size(g, q) for g in range(2) for q in range(2)}
+        return {(g, q): [self.table.block(g, q, i) for i in range(n)] for (g, q), n in sizes.items()}
+
+    def append(self, g, q, b, shared):
+        """A new block, or one more reference to a block of a sibling."""
+        for refs, table in ((self.refs, self.table), (self.zrefs, self.ztable)):
+            (refs.share if shared else refs.take)(b)
+            table.append(g, q, b)
+
+    def drop(self, run, b):
+        """One reference less; both say whether it was the last."""
+        assert run.value(self.zrefs.drop(b)) == self.refs.drop(b)
+
+    def pop(self, run, g, q):
+        """The last block of a table goes."""
+        b = self.table.pop(g, q)
+        assert run.value(self.ztable.pop(g, q)) == b
+        self.drop(run, b)
+
+    def put(self, run, g, q, i, b):
+        """Another block takes the place of the i-th."""
+        old = self.table.block(g, q, i)
+        for refs, table in ((self.refs, self.table), (self.zrefs, self.ztable)):
+            refs.take(b)
+            table.put(g, q, i, b)
+        self.drop(run, old)
+
+    def compare(self, run):
+        """All reads, and the ghosts: rank and owner are inverse, each entry is counted, held and used are numbers of blocks."""
+        rows, z = self.rows(), self.ztable
+        entries = [(g, q, i, b) for (g, q), row in rows.items() for i, b in enumerate(row)]
+        used = {b for *_, b in entries}
+        assert {k: run.value(z.size(*k)) for k in rows} == {k: len(row) for k, row in rows.items()}
+        assert [run.value(z.at[g, q, i]) for g, q, i, _ in entries] == [b for *_, b in entries]
+        for g, q, i, b in entries:
+            k = run.value(z.rank[g, q, i])
+            assert 0 <= k < run.value(self.zrefs.of[b]) == sum(b == c for *_, c in entries)
+            assert [run.value(owner[b, k]) for owner in (z.owner_g, z.owner_q, z.owner_i)] == [g, q, i]
+            assert (run.value(z.group_of[b]), run.value(z.index_of[b])) == (g, i)
+            assert run.value(self.zrefs.shared(b)) == self.refs.shared(b)
+        for g in range(2):
+            assert run.value(z.distinct(g)) == self.table.distinct(g)
+            if all(rows[g, q] for q in range(2)):
+                run.allows(z.pending_copies(g), self.table.pending_copies(g))
+        assert run.value(self.zrefs.used_gpu) == sum(b < 8 for b in used)
+        assert run.value(self.zrefs.used_cpu) == sum(b >= 8 for b in used)
+
+
+@FEW
+@given(numbers)
+def test_table_and_counts(steps):
+    with known() as run:
+        both = Blocks()
+        for what, g, q in steps:
+            g, q = g % 2, q % 2
+            rows = both.rows()
+            used = {b for row in rows.values() for b in row}
+            new = min(set(range(6, 30)) - used)
+            row, sibling = rows[g, q], rows[g, 1 - q]
+            n = len(row)
+            if what < 4 or (what < 6 and len(sibling) <= n):
+                both.append(g, q, new, shared=False)
+            elif what < 6:
+                both.append(g, q, sibling[n], shared=True) if sibling[n] not in row else None
+            elif what < 8 and n:
+                both.pop(run, g, q)
+            elif n:
+                both.put(run, g, q, n - 1, new)
+            else:
+                assert run.refuses(lambda g=g, q=q, both=both: both.ztable.snap().pop(g, q))
+            both.compare(run)
+        run.settle()
+
+
+def test_counts_refuse_what_is_illegal():
+    with known() as run:
+        refs = filled(shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
+        for call in (lambda: refs.snap().share(1), lambda: refs.snap().drop(1), lambda: refs.snap().shared(1)):
+            assert run.refuses(call)
+        refs.take(1)
+        assert run.refuses(lambda: refs.snap().take(1))
+        run.settle()
+
+
+@FEW
+@given(numbers, st.permutations(range(4)))
+def test_queue(steps, keys):
+    with known() as run:
+        maps, members = fresh_maps(), symbolic_members()
+        key, zkey = maps[NUMBER["key"]], ZMap("key")
+        zkey.fill(0)
+        for g, k in enumerate(keys):
+            key[g], zkey[g] = k, k
+            members.start(g)
+        members.add(1)
+        concrete, symbolic = Queue(((), ()), key), filled(shapes.ZQueue("q", zkey, members), has_=False, n=0, weight=0)
+        for what, g, _ in steps:
+            if what == 9:
+                concrete.clear()
+                symbolic.clear()
+            elif not concrete.has(g):
+                assert run.refuses(lambda g=g: symbolic.snap().remove(g))
+                concrete.add(g)
+                symbolic.add(g)
+            else:
+                assert run.refuses(lambda g=g: symbolic.snap().add(g))
+                concrete.remove(g)
+                symbolic.remove(g)
+            assert [run.value(symbolic.has(x)) for x in range(4)] == [concrete.has(x) for x in range(4)]
+            assert run.value(symbolic.count()) == concrete.count()
+            assert run.value(symbolic.empty()) == concrete.empty()
+            assert run.value(symbolic.weight) == sum(2 if x == 1 else 1 for x in concrete.ids)
+            if not concrete.empty():
+                assert (run.value(symbolic.first()), run.value(symbolic.last())) == (concrete.first(), concrete.last())
+            results = shapes.ZResults()
+            results.of.fill(False)
+            results.of[g] = True
+            left, without = symbolic.minus(results), concrete.minus(Results([g]))
+            assert [x for x in range(4) if run.value(left.has(x))] == sorted(without)
+        if concrete.empty():
+            assert run.refuses(symbolic.first)
+        run.settle()
+
+
+@FEW
+@given(numbers)
+def test_calendar(steps):
+    with known() as run:
+        concrete, symbolic = fresh_maps()[NUMBER["due"]], filled(shapes.ZCalendar("due"), has_=False)
+        for what, t, g in steps:
+            u = (t + 1) % 4
+            if not concrete.has(t, g):
+                assert run.refuses(lambda t=t, g=g: symbolic.snap().remove(t, g))
+                concrete.add(t, g)
+                symbolic.add(t, g)
+            elif what < 5:
+                concrete.remove(t, g)
+                symbolic.remove(t, g)
+            elif not concrete.has(u, g):
+                concrete.move(t, u, g)
+                symbolic.move(t, u, g)
+            else:
+                assert run.refuses(lambda t=t, g=g: symbolic.snap().add(t, g))
+            places = [(t, g) for t in range(4) for g in range(4)]
+            assert [run.value(symbolic.has(*x)) for x in places] == [concrete.has(*x) for x in places]
+        run.settle()
+
+
+@FEW
+@given(numbers)
+def test_twin(steps):
+    with known() as run:
+        concrete, symbolic = Twin(), filled(shapes.ZTwin(), dom=False, of=-1, inverse=-1, n=0)
+        for what, b, c in steps:
+            if what == 9:
+                concrete.clear()
+                symbolic.clear()
+            elif concrete.has(b):
+                assert run.value(symbolic[b]) == concrete[b]
+                assert run.refuses(lambda b=b, c=c: symbolic.snap().__setitem__(b, c))
+            else:
+                assert run.refuses(lambda b=b: symbolic[b])
+                concrete[b] = c
+                symbolic[b] = c
+                assert run.value(symbolic.inverse[c]) == b
+            assert [run.value(symbolic.has(x)) for x in range(4)] == [concrete.has(x) for x in range(4)]
+            assert run.value(symbolic.n) == len(concrete)
+        run.settle()
+
+
+@FEW
+@given(numbers)
+def test_map_of_integers(steps):
+    with known() as run:
+        concrete, symbolic = fresh_maps()[NUMBER["length"]], ZMap("length")
+        symbolic.fill(0)
+        for what, g, v in steps:
+            old = symbolic.snap()
+            before = {x: concrete.data.get(x, 0) for x in range(4)}
+            if what < 8:
+                concrete[g], symbolic[g] = v, v
+            assert {x: run.value(symbolic[x]) for x in range(4)} == {x: concrete.data.get(x, 0) for x in range(4)}
+            assert {x: run.value(old[x]) for x in range(4)} == before
+        run.settle()
+
+
+@FEW
+@given(numbers)
+def test_plan_and_its_view(steps):
+    """The symbolic plan, and the concrete one as `spec.planview` shows it to the same clauses; groups 0 and 1 go, 2 and 3 stay."""
+    with known() as run:
+        concrete, symbolic = PlanDraft(), filled(ZPlan(), told=-1, told_n=0)
+        told, sources = Told(), iter(range(100, 200))
+        for what, g, q in steps:
+            gone = {v for v, _ in (*concrete.victims, *concrete.ends)}
+            for plan in (concrete, symbolic):
+                if g < 2 and g not in gone and what < 5:
+                    plan.preempted(g, "swap")
+                elif g < 2 and g not in gone:
+                    plan.ended(g, 4)
+                elif g >= 2 and what < 6:
+                    rows = [(h, p, i) for h, p, i, _ in concrete.slots if (h, p) == (g, q)]
+                    size = max((i for *_, i in rows), default=-1) + 1
+                    plan.slot(g, q, size - (plan is symbolic and size > 0 and what < 4), what) if what >= 4 else plan.slot(
+                        g, q, 0, what
+                    )
+                elif what == 6 and g not in concrete.resumes:
+                    plan.resumed(g)
+                elif what == 7:
+                    plan.prefill(g, q, 5)
+            if what >= 8:
+                a, b = next(sources), next(sources)
+                for plan in (concrete, symbolic):
+                    (plan.copied_out, plan.copied_in, plan.copied)[q % 3](a, b)
+        plan = concrete.close(1, (), (), True)
+        told.plan(plan)
+        view, ids = PlanView(plan, told), range(-1, 203)
+        for name in ("victim", "ended_", "grown", "back", "piece"):
+            assert [run.value(getattr(symbolic, name)[g]) for g in range(4)] == [getattr(view, name)[g] for g in range(4)], name
+        for name in ("out_of", "in_of", "copy_of", "copied_from"):
+            assert [run.value(getattr(symbolic, name)[b]) for b in ids] == [getattr(view, name)[b] for b in ids], name
+        for name in ("victims", "ends", "pieces", "outs", "ins", "copies", "total"):
+            assert run.value(getattr(symbolic, name)) == getattr(view, name), name
+        sequences = [(g, q) for g in range(4) for q in range(4)]
+        assert [run.value(symbolic.told_n[k]) for k in sequences] == [view.told_n[k] for k in sequences]
+        assert {k: run.value(symbolic.told[k]) for k in view.told} == view.told
+        run.settle()
