@@ -12,7 +12,7 @@ Truth = Any
 
 def _symbolic(xs: tuple[Any, ...]) -> Any:
     for x in xs:
-        if hasattr(x, "logic"):
+        if type(x) is not bool and hasattr(x, "logic"):
             return x.logic
     return None
 

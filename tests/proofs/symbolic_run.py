@@ -50,14 +50,14 @@ class Known:
         assert self._solver().check() == z3.sat, "the facts contradict each other"
 
     def refuses(self, call):
-        """An illegal operation: some obligation of it is false."""
-        start = len(self.run.goals)
+        """An illegal operation, on a copy: some obligation of it is false. What it assumed after that is forgotten."""
+        start, known = len(self.run.goals), len(self.run.log)
         call()
-        goals = self.run.goals[start:]
-        del self.run.goals[start:]
+        goals, log = self.run.goals[start:], list(self.run.log)
+        del self.run.goals[start:], self.run.log[known:]
         for _, facts, goal in goals:
             solver = z3.Solver()
-            solver.add(*(self.run.log[:facts] if facts >= 0 else ()), z3.Not(goal))
+            solver.add(*log[: max(facts, 0)], z3.Not(goal))
             if facts >= 0 and solver.check() == z3.sat:
                 return True
         return False

@@ -1,0 +1,279 @@
+"""Are the proofs strong enough to notice faults? Every small change of the core must make one fail.
+
+A mutant is killed when an obligation fails and the bounded refuter shows a counterexample on the functions that run. A failure
+without a counterexample is unconfirmed; neither: it survives, unless it is equivalent (`equivalence.py`). Running out of solver
+steps is no failure.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import attrs
+import z3
+
+from kvproof.proofs import bank, block_rules, cases, equivalence, mutate, prove, refute, sym
+from kvproof.proofs.bank import Endless
+from kvproof.proofs.contracts import installed
+from kvproof.proofs.mutate import Mutant
+
+RLIMIT = 8_000_000
+"""Solver steps for an obligation about a mutant; one that needs more is tried again with all that proofs get."""
+PROOF_SECONDS = 240
+OWN = ("audit", "bank", "equivalence", "mutate", "operators", "outcomes", "refute")
+"""Modules here that no proof depends on."""
+GOAL = 0.95
+
+
+@attrs.frozen
+class Verdict:
+    """What became of a mutant."""
+
+    where: str
+    change: str
+    status: str
+    """killed, unconfirmed, equivalent or survived"""
+    obligation: str | None
+    """The first that failed: case: label (verdict)."""
+    counterexample: str | None
+    """Broken clause and call."""
+    reason: str
+    seconds: float
+    named: bool = False
+
+
+@attrs.frozen
+class Report:
+    """All verdicts."""
+
+    verdicts: list[Verdict]
+    seconds: float
+
+    def of(self, status: str) -> list[Verdict]:
+        """Those with this status."""
+        return [v for v in self.verdicts if v.status == status]
+
+    @property
+    def share(self) -> float:
+        """Killed of those that are not equivalent."""
+        rest = len(self.verdicts) - len(self.of("equivalent"))
+        return len(self.of("killed")) / rest if rest else 1.0
+
+    @property
+    def good(self) -> bool:
+        """Enough are killed, and each survivor has a reason."""
+        return bool(self.verdicts) and self.share >= GOAL and all(v.reason for v in self.of("survived"))
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of formats.md."""
+        survivors = [{"where": v.where, "change": v.change, "reason": v.reason} for v in self.of("survived")]
+        counts = {s: len(self.of(s)) for s in ("killed", "unconfirmed", "equivalent")}
+        return {"mutants": len(self.verdicts), **counts, "survivors": survivors}
+
+
+# --- the proofs of one mutant ---------------------------------------------------------------------------------------------------
+def reaching(function: str) -> list[str]:
+    """The cases that run this function, the cheap ones first."""
+    some = [n for n, c in cases.ALL.items() if function in mutate.reach(n, c.uses)]
+    return sorted(some, key=lambda n: cases.ALL[n].weight)
+
+
+def goals(name: str) -> Iterator[tuple[str, list[Any], Any]]:
+    """The obligations of a case: label, what is assumed, what is to be shown."""
+    case = cases.ALL[name]
+
+    def go() -> None:
+        with installed([block_rules.CONTRACTS[u] for u in case.uses]):
+            case.run()
+
+    for r in sym.explore(go):
+        yield from ((label, r.log[:k], goal) for label, k, goal in r.goals if k >= 0)
+
+
+def decide(log: list[Any], goal: Any, rlimit: int) -> str:
+    """proved, failed, or resources."""
+    s = z3.Solver()
+    s.set("smt.mbqi", False)
+    s.set("rlimit", rlimit)
+    s.add(*log, z3.Not(goal))
+    verdict = s.check()
+    if verdict == z3.unsat:
+        return "proved"
+    return "failed" if verdict == z3.sat or "incomplete" in s.reason_unknown() else "resources"
+
+
+@contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    def ring(number: int, frame: Any) -> None:
+        raise Endless("the proofs take too long")
+
+    old = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def first_failure(mutant: Mutant, refuted: bool) -> str | None:
+    """The first obligation that fails, or what the core does that the proofs cannot follow. None: all are proved.
+
+    `refuted`: a counterexample is known, so an obligation that is not proved within RLIMIT is one that is false.
+    """
+    short: list[tuple[str, list[Any], Any]] = []
+    with mutate.switched(mutant), _limited(PROOF_SECONDS):
+        try:
+            for name in reaching(mutant.function):
+                for label, log, goal in goals(name):
+                    verdict = decide(log, goal, RLIMIT)
+                    if verdict == "failed":
+                        return f"{name}: {label}"
+                    if verdict == "resources" and refuted:
+                        return f"{name}: {label} (not proved within {RLIMIT:,} steps)"
+                    if verdict == "resources" and len(short) < 3:
+                        short.append((f"{name}: {label}", log, goal))
+            for label, log, goal in short:
+                verdict = decide(log, goal, prove.RLIMIT)
+                if verdict != "proved":
+                    return label if verdict == "failed" else f"resources: {label}"
+        except Endless as error:
+            return f"resources: {short[0][0] if short else error}"
+        except Exception as error:
+            sym._depth = 0
+            return f"{name}: {type(error).__name__}: {error}"[:160]
+    return None
+
+
+def shown_equivalent(mutant: Mutant) -> str | None:
+    """How a machine shows that the mutant does the same; None if none does."""
+    if mutant.module != "config" and equivalence.same_code(mutant):
+        return "the compiler makes the same code of it"
+    if mutant.both is None or mutant.module == "config" or "." in mutant.function:
+        return None
+    equivalence.install(mutant.module)
+    count = 0
+    with mutate.switched(mutant, mutant.both), _limited(PROOF_SECONDS):
+        try:
+            for name in reaching(mutant.function):
+                for label, log, goal in goals(name):
+                    if label.startswith("equivalent:"):
+                        count += 1
+                        if decide(log, goal, RLIMIT) != "proved":
+                            return None
+        except Exception:
+            sym._depth = 0
+            return None
+    return f"proved: both expressions have one value wherever they are evaluated ({count} obligations)" if count else None
+
+
+# --- kept by content -----------------------------------------------------------------------------------------------------------------
+@cache
+def digest(own: bool) -> str:
+    """What a verdict depends on: core, store, spec and the proofs; or (own) what the refuter is."""
+    import kvproof.core
+    import kvproof.proofs
+    import kvproof.spec
+    import kvproof.store
+
+    h = hashlib.sha256(z3.get_version_string().encode())
+    for package in (kvproof.core, kvproof.store, kvproof.spec, kvproof.proofs):
+        for path in sorted(Path(next(iter(package.__path__))).glob("*.py")):
+            mine = package is kvproof.proofs and path.stem in ("bank", "outcomes", "refute")
+            if package is not kvproof.proofs or (mine if own else path.stem not in OWN):
+                h.update(path.name.encode() + path.read_bytes())
+    return h.hexdigest()[:20]
+
+
+def kept(kind: str, mutant: Mutant, make: Callable[[], Any]) -> Any:
+    """What `make` says, from a file if it was made of the same sources before."""
+    path = prove.cache_dir() / "audit" / digest(kind == "refute") / f"{mutant.key}.{kind}.json"
+    try:
+        return json.loads(path.read_text())["value"]
+    except (OSError, ValueError, KeyError):
+        value = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({"value": value}))
+        part.replace(path)
+    except OSError:
+        pass  # a cache that cannot be written only costs time
+    return value
+
+
+@cache
+def trials() -> tuple[list[bank.Trial], refute.Bench]:
+    """The bank, once in a process."""
+    return bank.load(prove.cache_dir() / "audit"), refute.Bench()
+
+
+def counterexample(mutant: Mutant) -> str | None:
+    """One line about a counterexample, if there is one."""
+    some, bench = trials() if mutant.module != "config" else ([], refute.Bench())
+    found = refute.refute(mutant, some, bench=bench)
+    if found is None or isinstance(found, str):
+        return found
+    return f"{found.clause} after {found.action}"
+
+
+def judge(mutant: Mutant) -> Verdict:
+    """All that is to be known of a mutant."""
+    begin = time.perf_counter()
+    found = kept("refute", mutant, lambda: counterexample(mutant))
+    failed = kept("prove", mutant, lambda: first_failure(mutant, found is not None))
+    reason, status = "", "survived"
+    if failed is not None and not failed.startswith("resources:"):
+        status = "killed" if found else "unconfirmed"
+    if found is None:
+        how = kept("same", mutant, lambda: shown_equivalent(mutant))
+        name = f"{mutant.module}.{mutant.function}"
+        how = how or equivalence.ARGUMENTS.get((name, mutant.change))
+        if how:
+            status, reason = "equivalent", how
+    elif failed is not None and failed.startswith("resources:"):
+        status, reason = "unconfirmed", "the solver ran out of steps"
+    reason = reason or equivalence.REASONS.get((f"{mutant.module}.{mutant.function}", mutant.change), "")
+    seconds = round(time.perf_counter() - begin, 2)
+    return Verdict(mutant.where, mutant.change, status, failed, found, reason, seconds, mutant.named)
+
+
+def run(
+    only: str | None = None,
+    jobs: int | None = None,
+    limit: int | None = None,
+    progress: Callable[[int, int, Verdict], None] | None = None,
+) -> Report:
+    """Judge all mutants, or those of one function; `limit`: so many of them, evenly chosen."""
+    begin = time.perf_counter()
+    todo = mutate.mutants(only)
+    if limit is not None and limit < len(todo):
+        todo = [todo[i * len(todo) // limit] for i in range(limit)]
+    if todo and any(m.module != "config" for m in todo):
+        trials()  # made once, before the workers ask for it
+    verdicts: list[Verdict] = []
+    pool = ProcessPoolExecutor(jobs or os.cpu_count() or 1, mp_context=get_context("spawn"), max_tasks_per_child=40)
+    with pool:
+        futures = [pool.submit(judge, m) for m in todo]
+        try:
+            for future in as_completed(futures):
+                verdicts.append(future.result())
+                if progress is not None:
+                    progress(len(verdicts), len(todo), verdicts[-1])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(getattr(pool, "_processes", {}).values()):
+                process.terminate()
+            raise
+    order = {(m.where, m.change): i for i, m in enumerate(todo)}
+    verdicts.sort(key=lambda v: order[v.where, v.change])
+    return Report(verdicts, round(time.perf_counter() - begin, 1))

@@ -1,0 +1,306 @@
+"""Small concrete states, as diverse as random walks of the real core make them, and the calls that are tried in each.
+
+A state comes with its recipe, so that a counterexample can be replayed from nothing. Which lines of the core a call runs is known,
+so a mutant is tried only where it can differ.
+"""
+
+import hashlib
+import os
+import pickle
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import kvproof.core
+from kvproof.core import groups, schedule
+from kvproof.core.config import Config, ConfigError
+from kvproof.core.errors import Rejected
+from kvproof.core.status import Status
+from kvproof.spec.check import failed
+from kvproof.spec.invariants import invariants
+from kvproof.spec.view import View
+from kvproof.store.collections import Results
+from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, State, initial
+from kvproof.store.versions import NAMES, Version, maps_of
+
+Action = tuple[Any, ...]
+"""(name of the transition, its arguments)."""
+Line = tuple[str, int]
+WALKS, STEPS, EACH = 260, 34, 14
+"""Walks of this many steps; of each set of lines that some call runs, this many calls are kept."""
+STEP_LIMIT = 3000
+
+
+class Endless(Exception):  # noqa: N818
+    """A loop that makes more steps than any could."""
+
+
+class AnyPolicy:
+    """Swaps or recomputes without a reason."""
+
+    @staticmethod
+    def swaps(g: int) -> bool:
+        """Some bit of the id."""
+        return (g * 2654435761 >> 7) & 1 == 1
+
+
+POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
+
+
+class Counted(Draft):
+    """A draft whose loops are given up after STEP_LIMIT steps."""
+
+    __slots__ = ()
+
+    def repeat(self, name: str, step: Any, *args: Any) -> None:
+        """While step(self, *args): pass, but not for ever."""
+        for _ in range(STEP_LIMIT):
+            if not step(self, *args):
+                return
+        raise Endless(f"loop {name} does not end")
+
+
+@attrs.frozen(eq=False)
+class Situation:
+    """A state and how it came about: calls from nothing, then edits that keep the invariants."""
+
+    config: dict[str, Any]
+    mode: str
+    recipe: tuple[Action, ...]
+    edits: tuple[tuple[str, int, int], ...]
+    frozen: Any
+
+    def state(self) -> State:
+        """A state of its own, that a broken core may ruin."""
+        return thaw(self.frozen)
+
+
+@attrs.frozen(eq=False)
+class Trial:
+    """A call in a situation, and the lines of the core that it runs."""
+
+    situation: Situation
+    action: Action
+    lines: frozenset[Line]
+
+
+def freeze(state: State) -> Any:
+    """All of a state, as plain data."""
+    scalars = {a.name: getattr(state, a.name) for a in attrs.fields(State) if a.name != "maps"}
+    return scalars, [_own(getattr(state, name).to_dict()) for name in NAMES]
+
+
+def _own(contents: dict[Any, Any]) -> dict[Any, Any]:
+    """A copy that shares no list or set."""
+
+    def one(v: Any) -> Any:
+        if isinstance(v, tuple) and v and isinstance(v[0], list):
+            return (v[0][: v[1]], v[1])
+        return set(v) if isinstance(v, set) else v
+
+    return {k: one(v) for k, v in contents.items()}
+
+
+def thaw(frozen: Any) -> State:
+    """The state again."""
+    scalars, contents = frozen
+    return State(maps=Version(maps_of([_own(c) for c in contents])), **scalars)
+
+
+def perform(d: Draft, action: Action) -> Any:
+    """Call a transition."""
+    name, *x = action
+    if name == "commit":
+        return schedule.commit(d, Results(x[0]), x[1])
+    return getattr(schedule if name == "schedule" else groups, name)(d, *x)
+
+
+def step(state: State, mode: str, action: Action) -> State | None:
+    """The next state, or None if the call is rejected."""
+    d = Draft(state, POLICIES[mode])
+    try:
+        perform(d, action)
+    except Rejected:
+        d.abandon()
+        return None
+    return d.close()
+
+
+def edited(frozen: Any, edits: tuple[tuple[str, int, int], ...]) -> Any:
+    """Other data with the same structure: sizes of the configuration, earlier alarms, another turn."""
+    scalars, contents = dict(frozen[0]), [_own(c) for c in frozen[1]]
+    for name, g, value in edits:
+        if name == "prefilled":
+            scalars[name] = bool(value)
+        elif name in ("alarm", "expires"):
+            times, calendar = contents[NAMES.index(name)], contents[NAMES.index("due" if name == "alarm" else "expiry")]
+            calendar[times[g]].discard(g)
+            if not calendar[times[g]]:
+                del calendar[times[g]]
+            times[g] = value
+            calendar.setdefault(value, set()).add(g)
+        else:
+            scalars["config"] = attrs.evolve(scalars["config"], **{name: value})
+    return scalars, contents
+
+
+def replayed(config: dict[str, Any], mode: str, recipe: tuple[Action, ...], edits: tuple[tuple[str, int, int], ...]) -> State:
+    """The state of a recipe."""
+    state = initial(Config(**config))
+    for action in recipe:
+        state = step(state, mode, action) or state
+    return thaw(edited(freeze(state), edits))
+
+
+def some_config(r: random.Random) -> dict[str, Any]:
+    """Sizes small enough that every limit is met."""
+    v0 = r.random() < 0.35
+    model = r.choice((40, 12, 8, 5))
+    tokens = r.choice((30, 12, 8, 6, 4, 3, 2, 1))
+    tokens = max(tokens, model) if v0 else tokens
+    return {
+        "num_gpu_blocks": r.choice((1, 2, 3, 4, 5, 6, 6, 8)),
+        "num_cpu_blocks": r.choice((0, 1, 2, 3, 4, 6)),
+        "block_size": r.choice((1, 2, 2, 3)),
+        "watermark_blocks": r.choice((0, 0, 0, 1, 2)),
+        "max_num_seqs": min(r.choice((1, 2, 3, 4, 6)), tokens),
+        "max_num_batched_tokens": tokens,
+        "max_model_len": model,
+        "vllm_v0": v0,
+    }
+
+
+def actions(state: State, r: random.Random) -> list[Action]:
+    """Calls worth trying here, legal or not."""
+    prompt = r.choice((1, 1, 2, 3, 4, 5, 7, 9))
+    known = list(state.status.to_dict())
+    live = [*state.waiting[1], *state.running[1], *state.swapped[1]]
+    out: list[Action] = [
+        ("add", prompt, prompt + r.choice((1, 1, 2, 3, 6, 12))),
+        ("add", prompt - 1, prompt + r.choice((-1, 0))),
+        ("schedule",),
+    ]
+    running = list(state.running[1])
+    pairs = [(g, q) for g in running for q in (state.members[g][0] if g in state.members else (0,))]
+    ended = tuple(r.sample(pairs, min(len(pairs), r.choice((0, 0, 1, 2)))))
+    if r.random() < 0.15:
+        ended = (*ended, (r.choice([*known, 99]), r.choice((0, 1, 7))))
+    some = tuple(g for g in running if r.random() < 0.7)
+    out += [("commit", None, ()), ("commit", some, ended), ("commit", None, ended), ("commit", (), ())]
+    out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
+    out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]
+    out += [("fork", *p) for p in r.sample(pairs, min(len(pairs), 2))]
+    out += [("forget", g) for g in known if g not in live][:2]
+    odd = r.choice([*known, state.ticket, 99])
+    out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1))), ("finish_sequence", odd, r.choice((0, 1, 5)))]
+    return list(dict.fromkeys(out))
+
+
+WEIGHT = {"add": 3.0, "schedule": 5.0, "commit": 5.0, "fork": 2.5, "abort": 0.25, "finish_sequence": 0.35, "forget": 0.6}
+
+
+def choose(state: State, some: list[Action], r: random.Random) -> Action:
+    """The next step of a walk: mostly passes and commits, and requests while there are few."""
+    weights = dict(WEIGHT)
+    weights["add"] = 4.0 if len(state.waiting[1]) + len(state.running[1]) < 3 else 0.8
+    weights["schedule" if state.issued else "commit"] = 0.05
+    return r.choices(some, [weights[a[0]] for a in some])[0]
+
+
+def some_edits(frozen: Any, r: random.Random) -> tuple[tuple[str, int, int], ...]:
+    """Edits that keep the invariants; () if none was found."""
+    scalars, contents = frozen
+    decoding = [g for g in scalars["running"][1] if g not in scalars["prefilling"][1]]
+    kinds = ["watermark_blocks", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "prefilled"]
+    kind = r.choice(kinds + (["alarm", "expires"] if decoding else []))
+    g = r.choice(decoding) if decoding else 0
+    value = r.choice((0, 1)) if kind == "prefilled" else r.choice((0, 1, 2, 3, 4, 6, 9))
+    if kind in ("alarm", "expires"):
+        value = scalars["clock"] + r.choice((0, 0, 1, 2))
+    edits = ((kind, g, value),)
+    try:
+        state = thaw(edited(frozen, edits))
+    except ConfigError:
+        return ()
+    return () if failed(invariants(View(state))) else edits
+
+
+def traced(frozen: Any, mode: str, action: Action) -> frozenset[Line]:
+    """The lines of the core that a call runs."""
+    lines: set[Line] = set()
+    here = str(next(iter(kvproof.core.__path__)))
+
+    def local(frame: Any, event: str, _: Any) -> Any:
+        if event == "line":
+            lines.add((Path(frame.f_code.co_filename).stem, frame.f_lineno))
+        return local
+
+    d = Draft(thaw(frozen), POLICIES[mode])
+    sys.settrace(lambda frame, event, _: local if frame.f_code.co_filename.startswith(here) else None)
+    try:
+        perform(d, action)
+    except Rejected:
+        pass
+    finally:
+        sys.settrace(None)
+    return frozenset(lines)
+
+
+def build(walks: int = WALKS) -> list[Trial]:
+    """The bank. The same in every run."""
+    trials: list[Trial] = []
+    kept: Counter[Any] = Counter()
+    for seed in range(walks):
+        r = random.Random(seed)
+        config, mode = some_config(r), r.choice(tuple(POLICIES))
+        state, recipe = initial(Config(**config)), list[Action]()
+        for _ in range(STEPS):
+            frozen, some = freeze(state), actions(state, r)
+            here = [Situation(config, mode, tuple(recipe), (), frozen)]
+            if r.random() < 0.5 and (edits := some_edits(frozen, r)):
+                here.append(Situation(config, mode, tuple(recipe), edits, edited(frozen, edits)))
+            for situation in here:
+                for action in some:
+                    lines = traced(situation.frozen, mode, action)
+                    signature = (lines, config["vllm_v0"])
+                    if kept[signature] < EACH:
+                        kept[signature] += 1
+                        trials.append(Trial(situation, action, lines))
+            action = choose(state, some, r)
+            after = step(state, mode, action)
+            if after is not None:
+                state = after
+                recipe.append(action)
+    return trials
+
+
+def digest() -> str:
+    """What the bank depends on."""
+    import kvproof.store
+
+    h = hashlib.sha256(Path(__file__).read_bytes())
+    for package in (kvproof.core, kvproof.store):
+        for path in sorted(Path(next(iter(package.__path__))).glob("*.py")):
+            h.update(path.read_bytes())
+    return h.hexdigest()[:24]
+
+
+def load(folder: Path) -> list[Trial]:
+    """The bank, from a file that this program wrote if the sources are the same."""
+    path = folder / f"bank-{digest()}.pickle"
+    if path.exists():
+        trials: list[Trial] = pickle.loads(path.read_bytes())
+        return trials
+    trials = build()
+    folder.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_bytes(pickle.dumps(trials))
+    part.replace(path)
+    return trials
+
+
+ENDED = Status.FINISHED_STOPPED

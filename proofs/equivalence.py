@@ -1,0 +1,48 @@
+"""Mutants that are no faults. Some are shown to be so by machine, the others by an argument that a reader can follow."""
+
+import importlib
+import types
+from typing import Any
+
+from kvproof.proofs import mutate, sym
+from kvproof.spec.logic import iff
+
+Arguments = dict[tuple[str, str], str]
+NO_COUNT = "Refs.take stores nothing: only counts above 1 are kept. The line is read by the proofs, for which the count goes to 1."
+ARGUMENTS: Arguments = {
+    ("blocks.take_block", "drop d.refs.take(b)"): NO_COUNT,
+    ("blocks.copy_tail", "drop d.refs.take(target)"): NO_COUNT,
+    ("blocks.move_out", "drop d.refs.take(h)"): NO_COUNT,
+    ("blocks.move_in", "drop d.refs.take(b)"): NO_COUNT,
+    ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
+    "The line is read by the proofs, for which the group has no member before it.",
+}
+"""(module.function, change) -> why the functions that run do the same."""
+
+
+def same_code(mutant: mutate.Mutant) -> bool:
+    """Does the compiler make the same of both?"""
+    names = [mutate._code(s, mutant.module).get(mutant.function) for s in (mutate.text(mutant.module), mutant.source)]
+    old, new = names
+    return old is not None and new is not None and _bare(old) == _bare(new)
+
+
+def _bare(c: types.CodeType) -> Any:
+    consts = tuple(_bare(x) if isinstance(x, types.CodeType) else repr(x) for x in c.co_consts)
+    return c.co_code, consts, c.co_names, c.co_varnames
+
+
+def same_(old: Any, new: Any) -> Any:
+    """Stands for an expression and its mutant: both are evaluated, they must be equal, the old one counts."""
+    equal = iff(old, new) if isinstance(old, (bool, sym.SBool)) else old == new
+    sym.run().prove("equivalent: the expression has one value", equal)
+    return old
+
+
+def install(module: str) -> None:
+    """Let code of this module find `same_`."""
+    vars(importlib.import_module(f"kvproof.core.{module}"))["same_"] = same_
+
+
+REASONS: Arguments = {}
+"""(module.function, change) -> why a survivor is no gap that matters, or which obligation would kill it."""

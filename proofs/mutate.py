@@ -1,0 +1,259 @@
+"""Mutants of the core: one small change each, of every function, and some named ones that real schedulers have had.
+
+A mutant is the source of a module with one change. `switched` puts the changed code behind the very function objects of the core,
+so that whoever imported them runs it: engines, the refuter and the proofs alike.
+"""
+
+import ast
+import copy
+import hashlib
+import importlib
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import kvproof.core
+from kvproof.proofs.operators import become, changes
+
+@attrs.frozen
+class Mutant:
+    """One change. `source`: the whole module with it."""
+
+    module: str
+    function: str
+    line: int
+    change: str
+    source: str = attrs.field(repr=False)
+    named: bool = False
+    both: str | None = attrs.field(default=None, repr=False)
+    """For a changed expression: the module with `same_(original, changed)` in its place."""
+
+    @property
+    def where(self) -> str:
+        """module.function:line"""
+        return f"{self.module}.{self.function}:{self.line}"
+
+    @property
+    def key(self) -> str:
+        """What a cached result is kept under, with the sources."""
+        return hashlib.sha256(f"{self.module}.{self.function}\n{self.source}".encode()).hexdigest()[:24]
+
+
+def folder() -> Path:
+    """Where the sources of the core are."""
+    return Path(next(iter(kvproof.core.__path__)))
+
+
+@cache
+def text(module: str) -> str:
+    """The source of a module of the core."""
+    return (folder() / f"{module}.py").read_text()
+
+
+@cache
+def modules() -> tuple[str, ...]:
+    """The modules of the core that have functions."""
+    names = sorted(p.stem for p in folder().glob("*.py"))
+    return tuple(n for n in names if any(isinstance(x, ast.FunctionDef) for x in ast.walk(ast.parse(text(n)))))
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions and methods of a module, with the names that reports use; functions inside functions belong to those."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef):
+                    yield f"{node.name}.{inner.name}", inner
+
+
+@cache
+def signatures() -> dict[str, list[str]]:
+    """Function of the core or method of a draft's collection -> the types of its arguments, without `self`."""
+    import kvproof.store
+
+    out: dict[str, list[str]] = {}
+    store = Path(next(iter(kvproof.store.__path__)))
+    trees = [ast.parse((store / f"{n}.py").read_text()) for n in ("collections", "plan", "draft")]
+    trees += [ast.parse(text(m)) for m in modules()]
+    for tree in trees:
+        for name, f in functions(tree):
+            arguments = [a for a in f.args.args if a.arg != "self"]
+            out[name.split(".")[-1]] = [ast.unparse(a.annotation) if a.annotation else "" for a in arguments]
+    return out
+
+
+def _find(tree: ast.Module, original: ast.Module, node: ast.AST) -> Any:
+    """The node of a copy that stands where `node` stands in the original."""
+    return next(b for a, b in zip(ast.walk(original), ast.walk(tree), strict=True) if a is node)
+
+
+def _mutants_of(module: str) -> Iterator[Mutant]:
+    original = ast.parse(text(module))
+    plain = ast.unparse(original)
+    seen = {plain}
+    for name, f in functions(original):
+        for node, description, edit in changes(f, signatures()):
+            tree = copy.deepcopy(original)
+            edit(_find(tree, original, node))
+            source = ast.unparse(ast.fix_missing_locations(tree))
+            if source not in seen:
+                seen.add(source)
+                yield Mutant(module, name, getattr(node, "lineno", f.lineno), description, source, both=_both(original, node, edit))
+
+
+def _both(original: ast.Module, node: ast.AST, edit: Any) -> str | None:
+    """The module in which the expression and its mutant are evaluated side by side."""
+    if not isinstance(node, ast.expr):
+        return None
+    tree = copy.deepcopy(original)
+    place = _find(tree, original, node)
+    old, new = copy.deepcopy(place), copy.deepcopy(place)
+    edit(new)
+    become(ast.Call(ast.Name("same_", ast.Load()), [old, new], []))(place)
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+# --- faults that real schedulers have had -----------------------------------------------------------------------------------
+NAMED: tuple[tuple[str, str, str, str, str], ...] = (
+    (
+        "blocks",
+        "take_block",
+        "named: a block twice in one table",
+        "    d.table.append(g, q, b)\n\n\ndef fill",
+        "    d.table.append(g, q, b)\n    if d.table.size(g, q) == 2:\n        d.table.put(g, q, 1, d.table.block(g, q, 0))\n\n\ndef fill",
+    ),
+    (
+        "running",
+        "can_swap",
+        "named: a pool level read after the swap",
+        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count()",
+        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count() + d.table.distinct(g)",
+    ),
+    (
+        "running",
+        "make_room",
+        "named: the level of the pool as it will be after the swap",
+        "    if blocks <= d.gpu.count():",
+        "    if blocks <= d.gpu.count() + d.table.distinct(d.running.last()):",
+    ),
+    (
+        "running",
+        "recompute",
+        "named: skipped reset of computed tokens",
+        "    d.computed[g] = 0\n    d.status[g] = Status.WAITING",
+        "    d.status[g] = Status.WAITING",
+    ),
+    (
+        "blocks",
+        "grow_sequence",
+        "named: shared tail written without a copy",
+        "    elif d.refs.shared(d.table.block(g, q, i - 1)):\n        copy_tail(d, g, q)\n",
+        "",
+    ),
+    (
+        "blocks",
+        "give_back",
+        "named: abort that forgets host blocks",
+        "        else:\n            d.cpu.push(b)\n",
+        "",
+    ),
+    (
+        "running",
+        "uncharge",
+        "named: budget not given back",
+        "    if not d.prefilling.has(g):\n        d.spent -= d.members.count(g)",
+        "    return",
+    ),
+    (
+        "profiles",
+        "has_room",
+        "named: watermark that blocks for ever",
+        "    if d.config.vllm_v0 or not d.running.empty():\n        return d.gpu.count() - blocks >= d.config.watermark_blocks\n"
+        "    return d.gpu.count() >= blocks",
+        "    return d.gpu.count() - blocks >= d.config.watermark_blocks",
+    ),
+)
+
+
+def named() -> list[Mutant]:
+    """The named mutants. A patch that no longer fits is an error: it would test nothing."""
+    out = []
+    for module, function, change, old, new in NAMED:
+        source = text(module)
+        if source.count(old) != 1:
+            raise ValueError(f"the patch {change!r} does not fit core/{module}.py")
+        line = source[: source.index(old)].count("\n") + 1
+        out.append(Mutant(module, function, line, change, source.replace(old, new), named=True))
+    return out
+
+
+def mutants(only: str | None = None) -> list[Mutant]:
+    """All of them, or those of one function (`function` or `module.function`)."""
+    every = [*named(), *(m for module in modules() for m in _mutants_of(module))]
+    return [m for m in every if only is None or only in (m.function, f"{m.module}.{m.function}", m.module)]
+
+
+def find(function: str, change: str) -> Mutant:
+    """The mutant of `module.function` with this description, or with its start."""
+    return next(m for m in mutants(function) if m.change.startswith(change))
+
+
+# --- running one ------------------------------------------------------------------------------------------------------------
+def _code(source: str, module: str) -> dict[str, types.CodeType]:
+    """The code of each top-level function."""
+    whole = compile(source, f"<mutant of core/{module}.py>", "exec")
+    return {c.co_name: c for c in whole.co_consts if isinstance(c, types.CodeType)}
+
+
+@contextmanager
+def switched(mutant: Mutant, source: str | None = None) -> Iterator[None]:
+    """Inside, the function objects of the core run the mutant's code (or `source`). Not methods and closures: see `namespace`."""
+    home = importlib.import_module(f"kvproof.core.{mutant.module}")
+    real = getattr(home, mutant.function, None)
+    if not isinstance(real, types.FunctionType):
+        yield
+        return
+    kept = real.__code__
+    real.__code__ = _code(source or mutant.source, mutant.module)[mutant.function]
+    try:
+        yield
+    finally:
+        real.__code__ = kept
+
+
+def namespace(mutant: Mutant) -> dict[str, Any]:
+    """The mutant's module, executed on its own: for `Config`, which nothing in the core imports at run time."""
+    module = types.ModuleType(f"kvproof.core.{mutant.module}")
+    exec(compile(mutant.source, f"<mutant of core/{mutant.module}.py>", "exec"), module.__dict__)
+    return module.__dict__
+
+
+@cache
+def calls() -> dict[str, frozenset[str]]:
+    """Function of the core -> the functions of the core that its body names."""
+    trees = {m: ast.parse(text(m)) for m in modules()}
+    names = {f.name for tree in trees.values() for _, f in functions(tree)}
+    out: dict[str, frozenset[str]] = {}
+    for tree in trees.values():
+        for _, f in functions(tree):
+            out[f.name] = frozenset(n.id for n in ast.walk(f) if isinstance(n, ast.Name) and n.id in names)
+    return out
+
+
+def reach(root: str, stop: tuple[str, ...]) -> set[str]:
+    """The functions that run when `root` does and summaries stand in for those in `stop`."""
+    graph, seen, todo = calls(), set[str](), [root]
+    while todo:
+        f = todo.pop()
+        if f not in seen:
+            seen.add(f)
+            todo += [x for x in graph.get(f, ()) if x not in stop]
+    return seen
+

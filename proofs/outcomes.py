@@ -1,0 +1,137 @@
+"""When each transition is enabled and what it does, on concrete views: the clauses that `transitions.py` proves, for the refuter.
+
+`e` is the view before, `d` the view after, `x` the arguments and `r` what the transition returned.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kvproof.core.status import Status
+from kvproof.spec import effects
+from kvproof.spec.check import head, lists, representation
+from kvproof.spec.invariants import Clause, R, W, decodes, group_together, tokens_of, unfinished
+from kvproof.spec.passes import of_commit, of_pass
+from kvproof.spec.readings import Has
+
+ENABLED: dict[str, Callable[..., bool]] = {
+    "add": lambda e, prompt, limit: prompt >= 1 and limit > prompt,
+    "abort": lambda e, g: bool(unfinished(e, g)),
+    "fork": lambda e, g, parent: bool(
+        not e.issued and decodes(e, g) and e.members.has_[g, parent] and e.seqs < e.config.max_num_seqs
+    ),
+    "finish_sequence": lambda e, g, q: e.status[g] == R and e.members.has_[g, q],
+    "forget": lambda e, g: e.status[g] >= Status.FINISHED_STOPPED,
+    "schedule": lambda e: not e.issued,
+    "commit": lambda e, got, ended: e.issued,
+}
+
+
+def _nobody_else(d: Any, e: Any, g: int) -> Clause:
+    same = d.forall("group", lambda h: h == g or d.status[h] == e.status[h])
+    return ("status_graph: nobody else moves", same)
+
+
+def _add(d: Any, e: Any, x: Any, g: int) -> list[Clause]:
+    right = (Status.ABSENT, W, x[0], x[0], x[1])
+    last = d.forall("group", lambda t: t == g or not unfinished(d, t) or d.key[t] < d.key[g])
+    return [
+        (
+            "status_graph: it waits, with its prompt",
+            (e.status[g], d.status[g], d.length[g], d.prompt[g], d.limit[g]) == right,
+        ),
+        effects.moves(d, e, (Status.ABSENT, W)),
+        _nobody_else(d, e, g),
+        ("one_queue: at the end of the line", last),
+    ]
+
+
+def _abort(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    return [
+        ("ownership_by_status: aborted", d.status[x[0]] == Status.FINISHED_ABORTED),
+        _nobody_else(d, e, x[0]),
+        ("recompute_keeps_output: its token count stays", d.length[x[0]] == tokens_of(e, x[0])),
+    ]
+
+
+def _row(d: Any, g: int, q: int) -> list[int]:
+    return [d.table.at[g, q, i] for i in range(d.table.size_[g, q])]
+
+
+def _fork(d: Any, e: Any, x: Any, child: int) -> list[Clause]:
+    g, parent = x
+    born = d.members.has_[g, child] and not e.members.has_[g, child] and d.members.n[g] == e.members.n[g] + 1
+    return [
+        ("fork_shares: both read the same", _row(d, g, child) == _row(d, g, parent) == _row(e, g, parent)),
+        ("fork_shares: it costs no block", (d.gpu.n, d.cpu.n) == (e.gpu.n, e.cpu.n)),
+        ("fork_shares: it is a new live sequence", born),
+        _nobody_else(d, e, -1),
+    ]
+
+
+def _finish_sequence(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    g, q = x
+    last = e.members.n[g] == 1
+    fewer = last or (not d.members.has_[g, q] and d.members.n[g] == e.members.n[g] - 1)
+    return [
+        ("ownership_by_status: the sequence owns nothing", d.table.size_[g, q] == 0),
+        ("status_graph: the group goes with its last sequence", d.status[g] == (Status.FINISHED_STOPPED if last else R)),
+        _nobody_else(d, e, g),
+        ("helper: one sequence less", fewer),
+    ]
+
+
+def _forget(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    return [("status_graph: it is absent", d.status[x[0]] == Status.ABSENT), _nobody_else(d, e, x[0])]
+
+
+def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    t, p = d.table, d.plan
+    alone = d.forall("slot", lambda g, q, i: p.piece[g] == 0 or not t.live(g, q, i) or d.refs.of[t.at[g, q, i]] == 1)
+    return [
+        *of_pass(d, e),
+        *lists(p.source),
+        *head(d, e),
+        ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
+        ("no_shared_write: what is prefilled is exclusive", alone),
+    ]
+
+
+def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    got, ended = x
+    below = d.forall("group", lambda g: not decodes(d, g) or d.clock - d.born[g] < d.limit[g])
+
+    def asked(g: int) -> bool:
+        return d.status[g] != Status.FINISHED_STOPPED or e.status[g] == d.status[g] or any(g == h for h, _ in ended)
+
+    def obeyed(g: int, q: int) -> bool:
+        return e.status[g] != R or not e.members.has_[g, q] or d.status[g] != R or not d.members.has_[g, q]
+
+    return [
+        *of_commit(d, e, Has(e.running.ids if got is None else got)),
+        ("total: no step is in flight", not d.issued),
+        effects.moves(d, e, (R, Status.FINISHED_STOPPED), (R, Status.FINISHED_LENGTH_CAPPED)),
+        ("helper: everybody is below its limit", below),
+        ("status_graph: only who is said to have stopped has", d.forall("group", asked)),
+        ("status_graph: who is said to have ended has", all(obeyed(g, q) for g, q in ended)),
+    ]
+
+
+AFTER: dict[str, Callable[..., list[Clause]]] = {
+    "add": _add,
+    "abort": _abort,
+    "fork": _fork,
+    "finish_sequence": _finish_sequence,
+    "forget": _forget,
+    "schedule": _schedule,
+    "commit": _commit,
+}
+
+
+def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], result: Any) -> list[Clause]:
+    """Everything that is said of the state after a transition. `alone`: the view of it that ranges over nothing of `e`."""
+    return [
+        *effects.everything(alone),
+        ("group_together: one device", group_together(alone)),
+        *AFTER[name](d, e, arguments, result),
+        *representation(d.state),
+    ]

@@ -1,0 +1,238 @@
+"""The bounded refuter: a broken core is run on small concrete states, and what it does is held against the specification.
+
+It knows nothing of symbols or solvers. A counterexample is a state of the real core, a call, and a clause that is false of what the
+broken core made of it; so it replays, by construction, on the functions that were run.
+"""
+
+import itertools
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from kvproof.core.config import Config
+from kvproof.core.errors import Rejected
+from kvproof.core.status import Status
+from kvproof.proofs import bank, mutate, outcomes
+from kvproof.proofs.bank import Action, Counted, Endless, Situation, Trial
+from kvproof.spec.told import Told
+from kvproof.spec.view import View
+from kvproof.store.draft import State, initial
+
+SECONDS = 2.0
+"""No call on a small state takes as long."""
+LONGEST = 400
+"""Trials of one mutant, at most; then walks with it."""
+
+
+@attrs.frozen(eq=False)
+class Counterexample:
+    """Where, what, and which clause is false of the result."""
+
+    situation: Situation
+    action: Action
+    clause: str
+    post: Any = None
+    """The state after, frozen; None if there is none."""
+
+    def snippet(self, mutant: mutate.Mutant) -> str:
+        """Python that replays it."""
+        s = self.situation
+        return (
+            "from kvproof.proofs import mutate, refute\n"
+            f"mutant = mutate.find({mutant.module + '.' + mutant.function!r}, {mutant.change!r})\n"
+            f"print(refute.replay(mutant, {s.config!r},\n    {s.mode!r}, {list(s.recipe)!r},\n    {list(s.edits)!r}, {self.action!r}))"
+        )
+
+
+@contextmanager
+def in_time(seconds: float = SECONDS) -> Iterator[None]:
+    """Raise `Endless` in code that runs longer."""
+
+    def ring(number: int, frame: Any) -> None:
+        raise Endless(f"no end after {seconds} s")
+
+    old = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def told_of(state: State) -> Told:
+    """What an engine has been told when nothing is wrong: the tables of who runs."""
+    rows: dict[int, dict[int, list[int]]] = {}
+    running = set(state.running[1])
+    for k, (blocks, n) in state.table.to_dict().items():
+        g, q = k if isinstance(k, tuple) else (k, 0)
+        if g in running:
+            rows.setdefault(g, {})[q] = blocks[:n]
+    return Told(rows)
+
+
+class Bench:
+    """Tries calls. Views of states before are kept: they cost as much as the calls."""
+
+    def __init__(self) -> None:
+        self.views: dict[Situation, tuple[View, Told]] = {}
+
+    def before(self, situation: Situation) -> tuple[View, Told]:
+        """The view of the state before, and what the engine knows."""
+        if situation not in self.views:
+            state = situation.state()
+            self.views[situation] = View(state), told_of(state)
+        return self.views[situation]
+
+    def broken(self, situation: Situation, action: Action) -> Counterexample | None:
+        """Is some clause false after this call?"""
+        name, *x = action
+        e, told = self.before(situation)
+        enabled = bool(outcomes.ENABLED[name](e, *x))
+        d = Counted(situation.state(), bank.POLICIES[situation.mode])
+        try:
+            with in_time():
+                try:
+                    result = bank.perform(d, action)
+                except Rejected:
+                    return Counterexample(situation, action, "total: rejected only when not enabled") if enabled else None
+                if not enabled:
+                    return Counterexample(situation, action, "total: done only when enabled")
+                state = d.close()
+                frozen = bank.freeze(state)
+                told = told.copy()
+                plan = d.plan.close(state.epoch, state.running[1], state.prefilling[1], name == "schedule" and not state.prefilled)
+                told.plan(plan)
+                for g, q in d.plan.drops:
+                    told.finished(g, q)
+                alone, after = View(state, plan, told), View(state, plan, told, before=e)
+                if name == "schedule":
+                    alone.spent = after.spent = d.spent
+                for clause, true in outcomes.after(name, alone, after, e, tuple(x), result):
+                    if not true:
+                        return Counterexample(situation, action, clause, frozen)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"[:100]
+            return Counterexample(situation, action, f"total: it returns or raises Rejected ({what})")
+        return None
+
+
+def relevant(trials: list[Trial], mutant: mutate.Mutant) -> list[Trial]:
+    """The trials that run the changed line, one of every kind first."""
+    here = (mutant.module, mutant.line)
+    kinds: dict[Any, list[Trial]] = defaultdict(list)
+    some = [t for t in trials if here in t.lines]
+    if not some:  # a line that is part of a statement
+        near = [(mutant.module, mutant.line + k) for k in (-1, 1, -2, 2, -3, 3)]
+        some = [t for t in trials if any(n in t.lines for n in near)]
+    for t in some:
+        kinds[t.lines, t.situation.config["vllm_v0"]].append(t)
+    rows = list(kinds.values())
+    return [t for column in itertools.zip_longest(*rows) for t in column if t is not None]
+
+
+def walk(bench: Bench, seed: int, steps: int = 40) -> Counterexample | None:
+    """Go on from nothing with the broken core itself, checking every call."""
+    r = random.Random(seed + 10_000)
+    config, mode = bank.some_config(r), r.choice(tuple(bank.POLICIES))
+    state, recipe = initial(Config(**config)), list[Action]()
+    for _ in range(steps):
+        situation = Situation(config, mode, tuple(recipe), (), bank.freeze(state))
+        action = bank.choose(state, bank.actions(state, r), r)
+        found = bench.broken(situation, action)
+        if found is not None:
+            return found
+        after = bank.step(state, mode, action)
+        if after is not None:
+            state = after
+            recipe.append(action)
+    return None
+
+
+FIELDS = ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+LOWEST = dict.fromkeys(FIELDS, 1) | {"num_cpu_blocks": 0, "watermark_blocks": 0}
+
+
+def acceptable(fields: dict[str, Any]) -> bool:
+    """What `Config` must accept: `kvproof.spec.invariants.parameters`, whole numbers, and prompts that fit the budget of V0."""
+    if any(type(fields[n]) is not int or not LOWEST[n] <= fields[n] <= 2**40 for n in FIELDS):
+        return False
+    tokens, v0 = fields["max_num_batched_tokens"], fields["vllm_v0"]
+    return bool(fields["max_num_seqs"] <= tokens and (not v0 or fields["max_model_len"] <= tokens))
+
+
+def refute_config(mutant: mutate.Mutant) -> str | None:
+    """A configuration that the mutant's `Config` takes or refuses wrongly."""
+    base = dict.fromkeys(FIELDS, 4)
+    cases = [{n: v} for n in FIELDS for v in (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0)]
+    cases += [{"max_num_seqs": a, "max_num_batched_tokens": b, "max_model_len": c} for a in (3, 4, 5) for b in (4, 5) for c in (3, 4, 5, 6)]
+    try:
+        made = mutate.namespace(mutant)
+        for case, v0 in itertools.product(cases, (False, True)):
+            fields = {**base, **case, "vllm_v0": v0}
+            try:
+                made["Config"](**fields)
+                accepted = True
+            except made["ConfigError"]:
+                accepted = False
+            if accepted != acceptable(fields):
+                return f"Config({fields}) is {'accepted' if accepted else 'refused'}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def refute(mutant: mutate.Mutant, trials: list[Trial], walks: int = 40, bench: Bench | None = None) -> Counterexample | str | None:
+    """A counterexample to the mutant, if the bank or some walks have one. A text for `Config`, which has no states."""
+    if mutant.module == "config":
+        return refute_config(mutant)
+    bench = Bench() if bench is None else bench
+    with mutate.switched(mutant):
+        for t in relevant(trials, mutant)[:LONGEST]:
+            found = bench.broken(t.situation, t.action)
+            if found is not None:
+                return found
+        fresh = Bench()
+        for seed in range(walks):
+            found = walk(fresh, seed)
+            fresh.views.clear()
+            if found is not None:
+                return found
+    return None
+
+
+def replay(mutant: mutate.Mutant, config: Any, mode: str, recipe: Any, edits: Any, action: Any) -> str | None:
+    """The clause that a call of the mutant breaks in the state of a recipe."""
+    state = bank.replayed(config, mode, tuple(recipe), tuple(edits))
+    situation = Situation(config, mode, tuple(recipe), tuple(edits), bank.freeze(state))
+    with mutate.switched(mutant):
+        found = Bench().broken(situation, action)
+    return found.clause if found is not None else None
+
+
+def rows(frozen: Any) -> list[tuple[str, ...]]:
+    """A small table of a state: group, status, tokens, tables, queue data."""
+    state = bank.thaw(frozen)
+    tables = state.table.to_dict()
+    out = []
+    for g, status in sorted(state.status.to_dict().items()):
+        own = {(k[1] if isinstance(k, tuple) else 0): b[:n] for k, (b, n) in tables.items() if (k[0] if isinstance(k, tuple) else k) == g}
+        flags = [n for n in ("prefilling", "sampling") if g in getattr(state, n)[1]]
+        decoding = status == Status.RUNNING and g not in state.prefilling[1]
+        tokens = state.clock - state.born.get(g, 0) if decoding else state.length.get(g, 0)
+        text = " ".join(f"{q}:{b}" for q, b in sorted(own.items()))
+        out.append((str(g), Status(status).name, f"{tokens}/{state.limit.get(g)}", text, " ".join(flags)))
+    pools = f"free {bank_blocks(state.gpu)} host {bank_blocks(state.cpu)} clock {state.clock} issued {state.issued}"
+    return [*out, ("", "", "", pools, "")]
+
+
+def bank_blocks(cell: Any) -> list[int]:
+    """The blocks of a free list."""
+    from kvproof.store.collections import cell_blocks
+
+    return cell_blocks(cell)[:12]

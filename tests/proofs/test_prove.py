@@ -1,0 +1,74 @@
+"""Everything that `kvproof prove` lists is proved, nothing public or looping is left out, and a broken core is not proved."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import kvproof.core
+from kvproof.proofs import cases, prove
+from kvproof.proofs.rules import RULES
+
+CORE = sorted(Path(next(iter(kvproof.core.__path__))).glob("*.py"))
+LOOPS = {"repeat", "times", "each_member", "each_due", "each_running", "each_expiring", "each", "each_pair"}
+LATER = {"no_hazard_fenced", "head_advances", "every_request_ends", "bounded_preemptions"}
+NAMES = """conservation refcount_exact no_double_free ownership_by_status status_graph one_queue table_length no_shared_write
+recompute_keeps_output fork_shares group_together swap_map_bijective swap_preserves_view copy_target_exclusive no_swap_both_ways
+no_hazard_ordered no_hazard_fenced plan_reports_tables budget_exact victim_is_last preempt_terminates victim_not_in_plan
+infeasible_refused total no_deadlock head_advances every_request_ends bounded_preemptions""".split()
+
+
+def named_loops() -> set[str]:
+    """The names of all loops of the core, by its source."""
+    names = set()
+    for path in CORE:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOPS:
+                assert isinstance(node.args[0], ast.Constant), f"{path.name}:{node.lineno}: a loop needs a literal name"
+                names.add(node.args[0].value)
+            assert not isinstance(node, (ast.While, ast.For)), f"{path.name}:{getattr(node, 'lineno', 0)}: a loop without a name"
+    return names
+
+
+def test_every_named_loop_has_a_rule():
+    assert named_loops() == set(RULES)
+
+
+def test_every_public_transition_is_a_case():
+    assert set(cases.TRANSITIONS) <= set(cases.ALL)
+
+
+def test_every_theorem_of_this_release_is_listed():
+    assert set(prove.THEOREMS) == set(NAMES) - LATER
+
+
+@pytest.fixture(scope="module")
+def report():
+    return prove.run(cache=False)
+
+
+@pytest.mark.parametrize("name", sorted(prove.THEOREMS))
+def test_theorem_is_proved(report, name):
+    theorem = next(t for t in report.theorems if t.name == name)
+    assert theorem.obligations > 0
+    assert theorem.status == "proved", [f for f in report.failures if f.label.startswith(name)] or report.failures[:3]
+
+
+def test_a_failed_helper_leaves_no_theorem_proved():
+    failure = prove.Failure("add", "helper: token counts", "", "unknown")
+    result = prove.CaseResult("add", {"conservation": 3, "helper": 2}, [failure], 1.0)
+    report = prove._report([result], ["conservation"], 1.0)
+    assert [t.status for t in report.theorems] == ["unknown"]
+
+
+def test_a_theorem_without_obligations_is_not_proved():
+    report = prove._report([prove.CaseResult("add", {}, [], 1.0)], ["no_deadlock"], 1.0)
+    assert not report.proved
+
+
+def test_false_is_not_proved():
+    import z3
+
+    x = z3.Int("x")
+    assert prove.check([x > 0], x > 1) != "unsat"
+    assert prove.check([x > 0], x >= 1) == "unsat"
