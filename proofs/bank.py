@@ -19,7 +19,6 @@ import kvproof.core
 from kvproof.core import groups, schedule
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
-from kvproof.core.status import Status
 from kvproof.spec.check import failed
 from kvproof.spec.invariants import invariants
 from kvproof.spec.view import View
@@ -30,7 +29,7 @@ from kvproof.store.versions import NAMES, Version, maps_of
 Action = tuple[Any, ...]
 """(name of the transition, its arguments)."""
 Line = tuple[str, int]
-WALKS, STEPS, EACH = 260, 34, 14
+WALKS, STEPS, EACH = 300, 40, 16
 """Walks of this many steps; of each set of lines that some call runs, this many calls are kept."""
 STEP_LIMIT = 3000
 
@@ -163,8 +162,8 @@ def some_config(r: random.Random) -> dict[str, Any]:
     tokens = r.choice((30, 12, 8, 6, 4, 3, 2, 1))
     tokens = max(tokens, model) if v0 else tokens
     return {
-        "num_gpu_blocks": r.choice((1, 2, 3, 4, 5, 6, 6, 8)),
-        "num_cpu_blocks": r.choice((0, 1, 2, 3, 4, 6)),
+        "num_gpu_blocks": r.choice((1, 2, 3, 4, 5, 6, 7)),
+        "num_cpu_blocks": r.choice((0, 1, 2, 3, 4, 6, 6, 8)),
         "block_size": r.choice((1, 2, 2, 3)),
         "watermark_blocks": r.choice((0, 0, 0, 1, 2)),
         "max_num_seqs": min(r.choice((1, 2, 3, 4, 6)), tokens),
@@ -180,7 +179,7 @@ def actions(state: State, r: random.Random) -> list[Action]:
     known = list(state.status.to_dict())
     live = [*state.waiting[1], *state.running[1], *state.swapped[1]]
     out: list[Action] = [
-        ("add", prompt, prompt + r.choice((1, 1, 2, 3, 6, 12))),
+        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20))),
         ("add", prompt - 1, prompt + r.choice((-1, 0))),
         ("schedule",),
     ]
@@ -208,7 +207,8 @@ def choose(state: State, some: list[Action], r: random.Random) -> Action:
     weights = dict(WEIGHT)
     weights["add"] = 4.0 if len(state.waiting[1]) + len(state.running[1]) < 3 else 0.8
     weights["schedule" if state.issued else "commit"] = 0.05
-    return r.choices(some, [weights[a[0]] for a in some])[0]
+    plain = ("commit", None, ())
+    return r.choices(some, [weights[a[0]] if a[0] != "commit" or a == plain else weights[a[0]] / 4 for a in some])[0]
 
 
 def some_edits(frozen: Any, r: random.Random) -> tuple[tuple[str, int, int], ...]:
@@ -256,7 +256,7 @@ def build(walks: int = WALKS) -> list[Trial]:
     kept: Counter[Any] = Counter()
     for seed in range(walks):
         r = random.Random(seed)
-        config, mode = some_config(r), r.choice(tuple(POLICIES))
+        config, mode = some_config(r), r.choice(("swap", "swap", "any", "any", "recompute"))
         state, recipe = initial(Config(**config)), list[Action]()
         for _ in range(STEPS):
             frozen, some = freeze(state), actions(state, r)
@@ -264,7 +264,8 @@ def build(walks: int = WALKS) -> list[Trial]:
             if r.random() < 0.5 and (edits := some_edits(frozen, r)):
                 here.append(Situation(config, mode, tuple(recipe), edits, edited(frozen, edits)))
             for situation in here:
-                for action in some:
+                passes = [a for a in some if a[0] == "schedule" or a[0] == "commit"]
+                for action in [*passes, *r.sample(some, min(6, len(some)))]:
                     lines = traced(situation.frozen, mode, action)
                     signature = (lines, config["vllm_v0"])
                     if kept[signature] < EACH:
@@ -302,5 +303,3 @@ def load(folder: Path) -> list[Trial]:
     part.replace(path)
     return trials
 
-
-ENDED = Status.FINISHED_STOPPED

@@ -63,17 +63,17 @@ def swap_maps(d: Any, e: Any) -> list[Clause]:
 
 
 def copies(d: Any, e: Any) -> list[Clause]:
-    """A copy goes to a fresh block that belongs to the writer alone; no target is a source of the list."""
+    """A copy goes to a fresh block; no target is a source of the list."""
     p = d.plan
 
     def fresh(b: Any) -> Truth:
-        return implies(p.copy_of[b] != -1, lambda: both(free_by_then(d, e, b), d.refs.of[b] == 1))
+        return implies(p.copy_of[b] != -1, lambda: free_by_then(d, e, b))
 
     def apart(b: Any) -> Truth:
         return negate(both(p.copy_of[b] != -1, p.copied_from[b]))
 
     return [
-        ("copy_target_exclusive: fresh, one owner", d.forall("block", fresh, lambda b: [[p.copy_of[b]]])),
+        ("copy_target_exclusive: fresh", d.forall("block", fresh, lambda b: [[p.copy_of[b]]])),
         ("no_hazard_ordered: no target is a source", d.forall("block", apart, lambda b: [[p.copy_of[b]], [p.copied_from[b]]])),
     ]
 

@@ -52,7 +52,8 @@ SOURCES, TARGETS = "no_hazard_ordered: copy sources stay", "no_hazard_ordered: c
 INS, OUTS = "no_hazard_ordered: swap-in targets stay", "no_hazard_ordered: swap-out targets stay"
 BOTH, NONE = "no_swap_both_ways: no plan swaps out and in", "no_swap_both_ways: none means none"
 MAP_OUT, MAP_IN = "swap_map_bijective: out", "swap_map_bijective: in"
-FRESH, APART = "copy_target_exclusive: fresh, one owner", "no_hazard_ordered: no target is a source"
+ONCE = "copy_target_exclusive: referenced once, by its writer"
+FRESH, APART = "copy_target_exclusive: fresh", "no_hazard_ordered: no target is a source"
 VICTIM, LAST = "victim_not_in_plan: nothing scheduled, admitted, resumed", "victim_is_last: none below keeps running"
 SUM, LIMITS = "budget_exact: the sum over the plan", "budget_exact: never above the limits"
 AFTERWARDS, SLOTS = "no_swap_both_ways: nothing comes in when somebody went", "table_length: every slot to be written exists"
@@ -87,8 +88,8 @@ BREAKS = {
     "a token is counted twice": (DECODE, {}, lambda c: c.born.update({1: -20}), same, [KEPT]),
     "blocks in the wrong order": (IN, {}, exchange, same, [CONTENTS, MAP_IN]),
     "a tail without its copy": (COPY, {"copy": ()}, same, same, [CONTENTS]),
-    "a copy from a free block": (COPY, {"copy": ((1, 5), (8, 6))}, same, same, [SOURCES, TARGETS, FRESH]),
-    "a copy into a free block": (COPY, {"copy": ((1, 5), (1, 6))}, same, same, [TARGETS, FRESH]),
+    "a copy from a free block": (COPY, {"copy": ((1, 5), (8, 6))}, same, same, [SOURCES, TARGETS, ONCE]),
+    "a copy into a free block": (COPY, {"copy": ((1, 5), (1, 6))}, same, same, [TARGETS, ONCE]),
     "a swap-in into a free block": (IN, {"swap_in": (*IN[1].swap_in, (13, 8))}, same, same, [INS, MAP_IN]),
     "a swap-out into a free block": (OUT, {"swap_out": (*OUT[1].swap_out, (5, 13))}, same, same, [OUTS, MAP_OUT]),
     "both ways": (OUT, {"swap_in": ((13, 5),)}, same, same, [BOTH, MAP_IN, AFTERWARDS, CONTENTS]),
@@ -96,7 +97,8 @@ BREAKS = {
     "one host source for two": (IN, {"swap_in": ((9, 0), (9, 1), (11, 7), (12, 4))}, same, same, [MAP_IN, CONTENTS]),
     "a target that was used": (OUT, {}, same, lambda c: (put(c, 2, 12), c.cpu.remove(12)), [MAP_OUT]),
     "a copy target that was used": (COPY, {}, same, lambda c: (put(c, 7, 5), c.gpu.remove(5)), [FRESH]),
-    "a copy target that is a source": (COPY, {"copy": ((1, 5), (5, 6))}, same, same, [APART, TARGETS, FRESH]),
+    "a copy that two refer to": (COPY, {}, lambda c: c.refs.update({5: 2}), same, [ONCE]),
+    "a copy target that is a source": (COPY, {"copy": ((1, 5), (5, 6))}, same, same, [APART, TARGETS, ONCE]),
     "a victim gets a slot": (OUT, {"slots": (*OUT[1].slots, (1, 0, 0, 0))}, same, same, [VICTIM]),
     "a victim that ranks ahead": (OUT, {}, same, lambda c: c.key.update({0: 1, 1: 0}), [LAST]),
     "admitted without a piece": (PREFILL, {"prefills": ((0, 0, 3),)}, same, same, [NAMED]),
