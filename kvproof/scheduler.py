@@ -115,6 +115,8 @@ class Scheduler:
         d = Draft(self.state, self.policy)
         try:
             ids = Results() if results is None else Results(map(first, results))
+            if ids.ids and max(ids.ids) >= self.state.ticket:
+                raise Rejected(f"no request has the id {max(ids.ids)}")
             schedule.commit(d, ids, ended)
         except Rejected:
             d.abandon()
@@ -134,7 +136,10 @@ class Scheduler:
         self._close(d)
 
     def fork(self, g: int, parent: int = 0) -> int:
-        """A sequence of running group g forks; returns the child's index. Legal between commit and schedule."""
+        """A sequence of running group g forks; returns the child's index. Legal between commit and schedule.
+
+        The child's table is its parent's; no plan announces it.
+        """
         d = Draft(self.state, self.policy)
         try:
             child = groups.fork(d, g, parent)

@@ -5,8 +5,6 @@ without a counterexample is unconfirmed; neither: it survives, unless it is equi
 steps is no failure.
 """
 
-import hashlib
-import json
 import os
 import signal
 import time
@@ -15,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -24,13 +21,13 @@ import z3
 from kvproof.proofs import bank, block_rules, cases, equivalence, mutate, prove, refute, sym
 from kvproof.proofs.bank import Endless
 from kvproof.proofs.contracts import installed
+from kvproof.proofs.keeping import kept
 from kvproof.proofs.mutate import Mutant
 
 RLIMIT = 8_000_000
 """Solver steps for an obligation about a mutant; one that needs more is tried again with all that proofs get."""
+TIMES, LEAST = 8, 30_000
 PROOF_SECONDS = 240
-OWN = ("audit", "bank", "equivalence", "mutate", "operators", "outcomes", "refute")
-"""Modules here that no proof depends on."""
 GOAL = 0.95
 
 
@@ -99,6 +96,36 @@ def goals(name: str) -> Iterator[tuple[str, list[Any], Any]]:
         yield from ((label, r.log[:k], goal) for label, k, goal in r.goals if k >= 0)
 
 
+def steps(s: z3.Solver) -> int:
+    """Solver steps so far, in this process."""
+    statistics = s.statistics()
+    return int(statistics.get_key_value("rlimit count")) if "rlimit count" in list(statistics.keys()) else 0
+
+
+def need(name: str) -> dict[str, int]:
+    """What the obligations of a case of the real core need: label -> solver steps, the most."""
+    out: dict[str, int] = {}
+    for label, log, goal in goals(name):
+        s = z3.Solver()
+        s.set("smt.mbqi", False)
+        s.set("rlimit", prove.RLIMIT)
+        s.add(*log, z3.Not(goal))
+        begin = steps(s)
+        s.check()
+        out[label] = max(out.get(label, 0), steps(s) - begin)
+    return out
+
+
+def needed(name: str) -> dict[str, int]:
+    """The same, kept: in the process and in a file."""
+    if name not in _NEEDED:
+        _NEEDED[name] = kept("need", name, lambda: need(name))
+    return _NEEDED[name]
+
+
+_NEEDED: dict[str, dict[str, int]] = {}
+
+
 def decide(log: list[Any], goal: Any, rlimit: int) -> str:
     """proved, failed, or resources."""
     s = z3.Solver()
@@ -128,29 +155,31 @@ def _limited(seconds: int) -> Iterator[None]:
 def first_failure(mutant: Mutant, refuted: bool) -> str | None:
     """The first obligation that fails, or what the core does that the proofs cannot follow. None: all are proved.
 
-    `refuted`: a counterexample is known, so an obligation that is not proved within RLIMIT is one that is false.
+    `refuted`: a counterexample is known, so an obligation that is not proved in TIMES what it needs of the real core is false.
     """
-    short: list[tuple[str, list[Any], Any]] = []
-    with mutate.switched(mutant), _limited(PROOF_SECONDS):
+    unproved: list[tuple[str, list[Any], Any]] = []
+    for name in reaching(mutant.function):
+        needs = needed(name) if refuted else {}
         try:
-            for name in reaching(mutant.function):
+            with mutate.switched(mutant), _limited(PROOF_SECONDS):
                 for label, log, goal in goals(name):
-                    verdict = decide(log, goal, RLIMIT)
+                    rlimit = TIMES * max(needs.get(label, 0), LEAST) if refuted else RLIMIT
+                    verdict = decide(log, goal, rlimit)
                     if verdict == "failed":
                         return f"{name}: {label}"
                     if verdict == "resources" and refuted:
-                        return f"{name}: {label} (not proved within {RLIMIT:,} steps)"
-                    if verdict == "resources" and len(short) < 3:
-                        short.append((f"{name}: {label}", log, goal))
-            for label, log, goal in short:
-                verdict = decide(log, goal, prove.RLIMIT)
-                if verdict != "proved":
-                    return label if verdict == "failed" else f"resources: {label}"
+                        return f"{name}: {label} (not proved in {rlimit:,} steps)"
+                    if verdict == "resources" and len(unproved) < 3:
+                        unproved.append((f"{name}: {label}", log, goal))
         except Endless as error:
-            return f"resources: {short[0][0] if short else error}"
+            return f"resources: {name}: {error}"
         except Exception as error:
             sym._depth = 0
             return f"{name}: {type(error).__name__}: {error}"[:160]
+    for label, log, goal in unproved:
+        verdict = decide(log, goal, prove.RLIMIT)
+        if verdict != "proved":
+            return label if verdict == "failed" else f"resources: {label}"
     return None
 
 
@@ -174,41 +203,6 @@ def shown_equivalent(mutant: Mutant) -> str | None:
             sym._depth = 0
             return None
     return f"proved: both expressions have one value wherever they are evaluated ({count} obligations)" if count else None
-
-
-# --- kept by content -----------------------------------------------------------------------------------------------------------------
-@cache
-def digest(own: bool) -> str:
-    """What a verdict depends on: core, store, spec and the proofs; or (own) what the refuter is."""
-    import kvproof.core
-    import kvproof.proofs
-    import kvproof.spec
-    import kvproof.store
-
-    h = hashlib.sha256(z3.get_version_string().encode())
-    for package in (kvproof.core, kvproof.store, kvproof.spec, kvproof.proofs):
-        for path in sorted(Path(next(iter(package.__path__))).glob("*.py")):
-            mine = package is kvproof.proofs and path.stem in ("bank", "outcomes", "refute")
-            if package is not kvproof.proofs or (mine if own else path.stem not in OWN):
-                h.update(path.name.encode() + path.read_bytes())
-    return h.hexdigest()[:20]
-
-
-def kept(kind: str, mutant: Mutant, make: Callable[[], Any]) -> Any:
-    """What `make` says, from a file if it was made of the same sources before."""
-    path = prove.cache_dir() / "audit" / digest(kind == "refute") / f"{mutant.key}.{kind}.json"
-    try:
-        return json.loads(path.read_text())["value"]
-    except (OSError, ValueError, KeyError):
-        value = make()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({"value": value}))
-        part.replace(path)
-    except OSError:
-        pass  # a cache that cannot be written only costs time
-    return value
 
 
 @cache

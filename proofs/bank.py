@@ -1,7 +1,7 @@
 """Small concrete states, as diverse as random walks of the real core make them, and the calls that are tried in each.
 
-A state comes with its recipe, so that a counterexample can be replayed from nothing. Which lines of the core a call runs is known,
-so a mutant is tried only where it can differ.
+A state comes with its recipe, so that a counterexample replays from nothing. Which lines of the core a call runs is known, so a
+mutant is tried only where it can differ.
 """
 
 import hashlib
@@ -29,7 +29,8 @@ from kvproof.store.versions import NAMES, Version, maps_of
 Action = tuple[Any, ...]
 """(name of the transition, its arguments)."""
 Line = tuple[str, int]
-WALKS, STEPS, EACH = 300, 40, 16
+Edits = tuple[tuple[str, int, int], ...]
+WALKS, STEPS, EACH = 240, 40, 16
 """Walks of this many steps; of each set of lines that some call runs, this many calls are kept."""
 STEP_LIMIT = 3000
 
@@ -43,8 +44,8 @@ class AnyPolicy:
 
     @staticmethod
     def swaps(g: int) -> bool:
-        """Some bit of the id."""
-        return (g * 2654435761 >> 7) & 1 == 1
+        """Now and then."""
+        return g % 3 != 1
 
 
 POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
@@ -70,7 +71,7 @@ class Situation:
     config: dict[str, Any]
     mode: str
     recipe: tuple[Action, ...]
-    edits: tuple[tuple[str, int, int], ...]
+    edits: Edits
     frozen: Any
 
     def state(self) -> State:
@@ -97,17 +98,15 @@ def _own(contents: dict[Any, Any]) -> dict[Any, Any]:
     """A copy that shares no list or set."""
 
     def one(v: Any) -> Any:
-        if isinstance(v, tuple) and v and isinstance(v[0], list):
-            return (v[0][: v[1]], v[1])
-        return set(v) if isinstance(v, set) else v
+        row = isinstance(v, tuple) and v and isinstance(v[0], list)
+        return (v[0][: v[1]], v[1]) if row else set(v) if isinstance(v, set) else v
 
     return {k: one(v) for k, v in contents.items()}
 
 
 def thaw(frozen: Any) -> State:
     """The state again."""
-    scalars, contents = frozen
-    return State(maps=Version(maps_of([_own(c) for c in contents])), **scalars)
+    return State(maps=Version(maps_of([_own(c) for c in frozen[1]])), **frozen[0])
 
 
 def perform(d: Draft, action: Action) -> Any:
@@ -123,13 +122,13 @@ def step(state: State, mode: str, action: Action) -> State | None:
     d = Draft(state, POLICIES[mode])
     try:
         perform(d, action)
+        return d.close()
     except Rejected:
         d.abandon()
         return None
-    return d.close()
 
 
-def edited(frozen: Any, edits: tuple[tuple[str, int, int], ...]) -> Any:
+def edited(frozen: Any, edits: Edits) -> Any:
     """Other data with the same structure: sizes of the configuration, earlier alarms, another turn."""
     scalars, contents = dict(frozen[0]), [_own(c) for c in frozen[1]]
     for name, g, value in edits:
@@ -147,7 +146,7 @@ def edited(frozen: Any, edits: tuple[tuple[str, int, int], ...]) -> Any:
     return scalars, contents
 
 
-def replayed(config: dict[str, Any], mode: str, recipe: tuple[Action, ...], edits: tuple[tuple[str, int, int], ...]) -> State:
+def replayed(config: dict[str, Any], mode: str, recipe: tuple[Action, ...], edits: Edits) -> State:
     """The state of a recipe."""
     state = initial(Config(**config))
     for action in recipe:
@@ -181,6 +180,7 @@ def actions(state: State, r: random.Random) -> list[Action]:
     out: list[Action] = [
         ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20))),
         ("add", prompt - 1, prompt + r.choice((-1, 0))),
+        ("add", prompt + 2, prompt),
         ("schedule",),
     ]
     running = list(state.running[1])
@@ -193,6 +193,7 @@ def actions(state: State, r: random.Random) -> list[Action]:
     out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
     out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]
     out += [("fork", *p) for p in r.sample(pairs, min(len(pairs), 2))]
+    out += [("fork", g, 0) for g in state.prefilling[1][:1]]
     out += [("forget", g) for g in known if g not in live][:2]
     odd = r.choice([*known, state.ticket, 99])
     out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1))), ("finish_sequence", odd, r.choice((0, 1, 5)))]
@@ -206,14 +207,13 @@ def choose(state: State, some: list[Action], r: random.Random) -> Action:
     """The next step of a walk: mostly passes and commits, and requests while there are few."""
     weights = dict(WEIGHT)
     weights["add"] = 4.0 if len(state.waiting[1]) + len(state.running[1]) < 3 else 0.8
-    weights["schedule" if state.issued else "commit"] = 0.05
-    plain = ("commit", None, ())
+    weights["schedule" if state.issued else "commit"], plain = 0.05, ("commit", None, ())
     return r.choices(some, [weights[a[0]] if a[0] != "commit" or a == plain else weights[a[0]] / 4 for a in some])[0]
 
 
-def some_edits(frozen: Any, r: random.Random) -> tuple[tuple[str, int, int], ...]:
+def some_edits(frozen: Any, r: random.Random) -> Edits:
     """Edits that keep the invariants; () if none was found."""
-    scalars, contents = frozen
+    scalars, _ = frozen
     decoding = [g for g in scalars["running"][1] if g not in scalars["prefilling"][1]]
     kinds = ["watermark_blocks", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "prefilled"]
     kind = r.choice(kinds + (["alarm", "expires"] if decoding else []))
@@ -272,8 +272,7 @@ def build(walks: int = WALKS) -> list[Trial]:
                         kept[signature] += 1
                         trials.append(Trial(situation, action, lines))
             action = choose(state, some, r)
-            after = step(state, mode, action)
-            if after is not None:
+            if (after := step(state, mode, action)) is not None:
                 state = after
                 recipe.append(action)
     return trials
@@ -294,12 +293,10 @@ def load(folder: Path) -> list[Trial]:
     """The bank, from a file that this program wrote if the sources are the same."""
     path = folder / f"bank-{digest()}.pickle"
     if path.exists():
-        trials: list[Trial] = pickle.loads(path.read_bytes())
-        return trials
+        return pickle.loads(path.read_bytes())  # type: ignore[no-any-return]
     trials = build()
     folder.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}")
     part.write_bytes(pickle.dumps(trials))
     part.replace(path)
     return trials
-

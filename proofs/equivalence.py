@@ -8,7 +8,12 @@ from kvproof.proofs import mutate, sym
 from kvproof.spec.logic import iff
 
 Arguments = dict[tuple[str, str], str]
-NO_COUNT = "Refs.take stores nothing: only counts above 1 are kept. The line is read by the proofs, for which the count goes to 1."
+NO_COUNT = (
+    "Refs.take stores nothing: only counts above 1 are kept. The line is read by the proofs, for which the count goes to 1."
+)
+FORGOTTEN = (
+    "drop_group, the next line, removes the status like every other entry of g, and a status that is not stored is ABSENT."
+)
 ARGUMENTS: Arguments = {
     ("blocks.take_block", "drop d.refs.take(b)"): NO_COUNT,
     ("blocks.copy_tail", "drop d.refs.take(target)"): NO_COUNT,
@@ -16,6 +21,9 @@ ARGUMENTS: Arguments = {
     ("blocks.move_in", "drop d.refs.take(b)"): NO_COUNT,
     ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
     "The line is read by the proofs, for which the group has no member before it.",
+    ("groups.forget", "drop d.status[g] = Status.ABSENT"): FORGOTTEN,
+    ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> WAITING"): FORGOTTEN,
+    ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> FINISHED_IGNORED"): FORGOTTEN,
 }
 """(module.function, change) -> why the functions that run do the same."""
 

@@ -20,6 +20,7 @@ import attrs
 import kvproof.core
 from kvproof.proofs.operators import become, changes
 
+
 @attrs.frozen
 class Mutant:
     """One change. `source`: the whole module with it."""
@@ -105,7 +106,9 @@ def _mutants_of(module: str) -> Iterator[Mutant]:
             source = ast.unparse(ast.fix_missing_locations(tree))
             if source not in seen:
                 seen.add(source)
-                yield Mutant(module, name, getattr(node, "lineno", f.lineno), description, source, both=_both(original, node, edit))
+                yield Mutant(
+                    module, name, getattr(node, "lineno", f.lineno), description, source, both=_both(original, node, edit)
+                )
 
 
 def _both(original: ast.Module, node: ast.AST, edit: Any) -> str | None:
@@ -127,7 +130,8 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
         "take_block",
         "named: a block twice in one table",
         "    d.table.append(g, q, b)\n\n\ndef fill",
-        "    d.table.append(g, q, b)\n    if d.table.size(g, q) == 2:\n        d.table.put(g, q, 1, d.table.block(g, q, 0))\n\n\ndef fill",
+        "    d.table.append(g, q, b)\n    if d.table.size(g, q) == 2:\n"
+        "        d.table.put(g, q, 1, d.table.block(g, q, 0))\n\n\ndef fill",
     ),
     (
         "running",
@@ -256,4 +260,3 @@ def reach(root: str, stop: tuple[str, ...]) -> set[str]:
             seen.add(f)
             todo += [x for x in graph.get(f, ()) if x not in stop]
     return seen
-

@@ -146,7 +146,7 @@ def _attribute(node: ast.AST, name: str) -> bool:
 
 
 def _calls(f: ast.FunctionDef, signatures: dict[str, list[str]]) -> Iterator[Change]:
-    """Two arguments of one type exchanged; a keyword left out; an argument that is a call replaced by nothing is a dropped call."""
+    """Two arguments of one type exchanged; a keyword left out."""
     for node in ast.walk(f):
         if not isinstance(node, ast.Call):
             continue

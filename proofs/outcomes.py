@@ -12,6 +12,7 @@ from kvproof.spec.check import head, lists, representation
 from kvproof.spec.invariants import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
 from kvproof.spec.readings import Has
+from kvproof.store.versions import NAMES
 
 ENABLED: dict[str, Callable[..., bool]] = {
     "add": lambda e, prompt, limit: prompt >= 1 and limit > prompt,
@@ -81,7 +82,12 @@ def _finish_sequence(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
 
 
 def _forget(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
-    return [("status_graph: it is absent", d.status[x[0]] == Status.ABSENT), _nobody_else(d, e, x[0])]
+    maps = [getattr(d.state, name).to_dict() for name in NAMES]
+    return [
+        ("status_graph: it is absent", d.status[x[0]] == Status.ABSENT),
+        _nobody_else(d, e, x[0]),
+        ("status_graph: no trace is left", all(x[0] not in m for m in maps[: NAMES.index("refs")])),
+    ]
 
 
 def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:

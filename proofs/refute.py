@@ -1,7 +1,7 @@
 """The bounded refuter: a broken core is run on small concrete states, and what it does is held against the specification.
 
-It knows nothing of symbols or solvers. A counterexample is a state of the real core, a call, and a clause that is false of what the
-broken core made of it; so it replays, by construction, on the functions that were run.
+It knows nothing of symbols or solvers. A counterexample is a state of the real core, a call, and a clause that is false of what
+the broken core made of it; so it replays, by construction, on the functions that were run.
 """
 
 import itertools
@@ -45,7 +45,8 @@ class Counterexample:
         return (
             "from kvproof.proofs import mutate, refute\n"
             f"mutant = mutate.find({mutant.module + '.' + mutant.function!r}, {mutant.change!r})\n"
-            f"print(refute.replay(mutant, {s.config!r},\n    {s.mode!r}, {list(s.recipe)!r},\n    {list(s.edits)!r}, {self.action!r}))"
+            f"print(refute.replay(mutant, {s.config!r},\n    {s.mode!r}, {list(s.recipe)!r},\n"
+            f"    {list(s.edits)!r}, {self.action!r}))"
         )
 
 
@@ -106,7 +107,9 @@ class Bench:
                 state = d.close()
                 frozen = bank.freeze(state)
                 told = told.copy()
-                plan = d.plan.close(state.epoch, state.running[1], state.prefilling[1], name == "schedule" and not state.prefilled)
+                plan = d.plan.close(
+                    state.epoch, state.running[1], state.prefilling[1], name == "schedule" and not state.prefilled
+                )
                 told.plan(plan)
                 for g, q in d.plan.drops:
                     told.finished(g, q)
@@ -154,7 +157,15 @@ def walk(bench: Bench, seed: int, steps: int = 40) -> Counterexample | None:
     return None
 
 
-FIELDS = ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+FIELDS = (
+    "num_gpu_blocks",
+    "num_cpu_blocks",
+    "block_size",
+    "watermark_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+)
 LOWEST = dict.fromkeys(FIELDS, 1) | {"num_cpu_blocks": 0, "watermark_blocks": 0}
 
 
@@ -170,7 +181,12 @@ def refute_config(mutant: mutate.Mutant) -> str | None:
     """A configuration that the mutant's `Config` takes or refuses wrongly."""
     base = dict.fromkeys(FIELDS, 4)
     cases = [{n: v} for n in FIELDS for v in (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0)]
-    cases += [{"max_num_seqs": a, "max_num_batched_tokens": b, "max_model_len": c} for a in (3, 4, 5) for b in (4, 5) for c in (3, 4, 5, 6)]
+    cases += [
+        {"max_num_seqs": a, "max_num_batched_tokens": b, "max_model_len": c}
+        for a in (3, 4, 5)
+        for b in (4, 5)
+        for c in (3, 4, 5, 6)
+    ]
     try:
         made = mutate.namespace(mutant)
         for case, v0 in itertools.product(cases, (False, True)):
@@ -187,7 +203,9 @@ def refute_config(mutant: mutate.Mutant) -> str | None:
     return None
 
 
-def refute(mutant: mutate.Mutant, trials: list[Trial], walks: int = 40, bench: Bench | None = None) -> Counterexample | str | None:
+def refute(
+    mutant: mutate.Mutant, trials: list[Trial], walks: int = 40, bench: Bench | None = None
+) -> Counterexample | str | None:
     """A counterexample to the mutant, if the bank or some walks have one. A text for `Config`, which has no states."""
     if mutant.module == "config":
         return refute_config(mutant)
@@ -221,7 +239,11 @@ def rows(frozen: Any) -> list[tuple[str, ...]]:
     tables = state.table.to_dict()
     out = []
     for g, status in sorted(state.status.to_dict().items()):
-        own = {(k[1] if isinstance(k, tuple) else 0): b[:n] for k, (b, n) in tables.items() if (k[0] if isinstance(k, tuple) else k) == g}
+        own = {
+            (k[1] if isinstance(k, tuple) else 0): b[:n]
+            for k, (b, n) in tables.items()
+            if (k[0] if isinstance(k, tuple) else k) == g
+        }
         flags = [n for n in ("prefilling", "sampling") if g in getattr(state, n)[1]]
         decoding = status == Status.RUNNING and g not in state.prefilling[1]
         tokens = state.clock - state.born.get(g, 0) if decoding else state.length.get(g, 0)

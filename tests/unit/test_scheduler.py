@@ -279,3 +279,14 @@ def test_siblings_have_the_same_tokens_whatever_the_pool():
         outputs.append([engine.model.output(g, q) for g, n in ((0, 3), (1, 2)) for q in range(n)])
     assert outputs[0] == outputs[1] == outputs[2]
     assert len({token for output in outputs[0] for token in output[1:]}) == 5 * 7
+
+
+def test_a_result_of_a_request_that_was_never_added_is_rejected_and_changes_nothing():
+    scheduler = Scheduler(Config(num_gpu_blocks=100, num_cpu_blocks=0))
+    group = scheduler.add_request(10, 5)
+    scheduler.schedule()
+    before = scheduler.state
+    with pytest.raises(Rejected, match="no request has the id 999"):
+        scheduler.commit([(group, 1), (999, 1)])
+    assert scheduler.state is before
+    assert scheduler.commit([(group, 1)]) == []

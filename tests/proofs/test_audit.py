@@ -1,0 +1,75 @@
+"""The audit: named faults are found by the refuter, and a proof fails; the real core has no counterexample."""
+
+import pytest
+
+from kvproof.proofs import audit, bank, equivalence, mutate, refute
+
+
+@pytest.fixture(scope="module")
+def trials():
+    return bank.build(walks=40)
+
+
+def test_every_function_of_the_core_is_mutated():
+    here = {(m.module, m.function) for m in mutate.mutants()}
+    for module in mutate.modules():
+        for name, _ in mutate.functions(mutate.ast.parse(mutate.text(module))):
+            assert (module, name) in here
+
+
+def test_mutants_differ_and_compile():
+    some = mutate.mutants()
+    assert len({(m.module, m.source) for m in some}) == len(some)
+    assert len({m.key for m in some}) == len(some)
+    for m in some:
+        compile(m.source, m.where, "exec")
+
+
+def test_the_real_core_has_no_counterexample(trials):
+    bench = refute.Bench()
+    assert [t.action for t in trials if bench.broken(t.situation, t.action)] == []
+
+
+@pytest.mark.parametrize("mutant", mutate.named(), ids=lambda m: m.change)
+def test_the_refuter_finds_named_faults(trials, mutant):
+    found = refute.refute(mutant, trials)
+    assert found is not None
+    s = found.situation
+    assert refute.replay(mutant, s.config, s.mode, s.recipe, s.edits, found.action) == found.clause
+    assert str(found.action[0]) in found.snippet(mutant)
+
+
+def test_a_switched_core_is_switched_back(trials):
+    mutant = mutate.named()[0]
+    with mutate.switched(mutant):
+        pass
+    test_the_real_core_has_no_counterexample(trials[:200])
+
+
+@pytest.mark.parametrize(("function", "change"), [("running.recompute", "named"), ("groups.add", "drop d.waiting.add(g)")])
+def test_a_proof_fails(monkeypatch, tmp_path, function, change):
+    monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path))
+    assert audit.first_failure(mutate.find(function, change), refuted=True) is not None
+
+
+def test_the_real_core_has_no_failure(monkeypatch, tmp_path):
+    monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path))
+    same = mutate.Mutant("groups", "forget", 1, "nothing", mutate.text("groups"))
+    assert audit.first_failure(same, refuted=True) is None
+
+
+def test_equal_expressions_are_shown_to_be_equal():
+    assert audit.shown_equivalent(mutate.find("blocks.drop_block", "d.table.size(g, q) == 0: to <=")) is not None
+    assert audit.shown_equivalent(mutate.find("blocks.drop_block", "d.table.size(g, q) == 0: to >=")) is None
+
+
+def test_written_arguments_are_about_mutants():
+    known = {(f"{m.module}.{m.function}", m.change) for m in mutate.mutants()}
+    assert {*equivalence.ARGUMENTS, *equivalence.REASONS} <= known
+
+
+def test_config_is_compared_with_what_it_must_accept():
+    some = [m for m in mutate.mutants("config") if "max_num_seqs >" in m.change]
+    assert some
+    for m in some:
+        assert refute.refute(m, [])
