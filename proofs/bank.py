@@ -26,8 +26,7 @@ from kvproof.store.collections import Results
 from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, State, initial
 from kvproof.store.versions import NAMES, Version, maps_of
 
-Action = tuple[Any, ...]
-"""(name of the transition, its arguments)."""
+Action = tuple[Any, ...]  # (name of the transition, its arguments)
 Line = tuple[str, int]
 Edits = tuple[tuple[str, int, int], ...]
 WALKS, STEPS, EACH = 240, 40, 16
@@ -175,8 +174,7 @@ def some_config(r: random.Random) -> dict[str, Any]:
 def actions(state: State, r: random.Random) -> list[Action]:
     """Calls worth trying here, legal or not."""
     prompt = r.choice((1, 1, 2, 3, 4, 5, 7, 9))
-    known = list(state.status.to_dict())
-    live = [*state.waiting[1], *state.running[1], *state.swapped[1]]
+    known, live = list(state.status.to_dict()), [*state.waiting[1], *state.running[1], *state.swapped[1]]
     out: list[Action] = [
         ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20))),
         ("add", prompt - 1, prompt + r.choice((-1, 0))),

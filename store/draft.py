@@ -206,9 +206,11 @@ class Draft:
                 body(self, g)
 
     def each_expiring(self, name: str, body: Callable[["Draft", int], None]) -> None:
-        """body(self, g) for every group in the expiry bucket of now."""
-        for g in self.expiry.ordered(self.clock):
-            body(self, g)
+        """body(self, g) for every group in the expiry bucket of now; who has left meanwhile is skipped."""
+        clock, expiry = self.clock, self.expiry
+        for g in expiry.ordered(clock):
+            if expiry.has(clock, g):
+                body(self, g)
 
     def each(self, name: str, ids: Ids, body: Callable[["Draft", int], None]) -> None:
         """body(self, g) for every g in ids."""
