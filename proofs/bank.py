@@ -10,6 +10,7 @@ import pickle
 import random
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,7 @@ def some_config(r: random.Random) -> dict[str, Any]:
     """Sizes small enough that every limit is met."""
     v0 = r.random() < 0.35
     model = r.choice((40, 12, 8, 5))
-    tokens = r.choice((30, 12, 8, 6, 4, 3, 2, 1))
-    tokens = max(tokens, model) if v0 else tokens
+    tokens = max(r.choice((30, 12, 8, 6, 4, 3, 2, 1)), model if v0 else 1)
     return {
         "num_gpu_blocks": r.choice((1, 2, 3, 4, 5, 6, 7)),
         "num_cpu_blocks": r.choice((0, 1, 2, 3, 4, 6, 6, 8)),
@@ -174,7 +174,7 @@ def some_config(r: random.Random) -> dict[str, Any]:
 def actions(state: State, r: random.Random) -> list[Action]:
     """Calls worth trying here, legal or not."""
     prompt = r.choice((1, 1, 2, 3, 4, 5, 7, 9))
-    known, live = list(state.status.to_dict()), [*state.waiting[1], *state.running[1], *state.swapped[1]]
+    known = list(state.status.to_dict())
     out: list[Action] = [
         ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20))),
         ("add", prompt - 1, prompt + r.choice((-1, 0))),
@@ -191,8 +191,9 @@ def actions(state: State, r: random.Random) -> list[Action]:
     out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
     out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]
     out += [("fork", *p) for p in r.sample(pairs, min(len(pairs), 2))]
-    out += [("fork", g, 0) for g in state.prefilling[1][:1]]
-    out += [("forget", g) for g in known if g not in live][:2]
+    for g in (*state.prefilling[1][:1], *state.swapped[1][:1], *state.waiting[1][:1]):
+        out += [("fork", g, 0), ("finish_sequence", g, 0), ("forget", g)]
+    out += [("forget", g) for g in known if state.status[g] > 3][:2]
     odd = r.choice([*known, state.ticket, 99])
     out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1))), ("finish_sequence", odd, r.choice((0, 1, 5)))]
     return list(dict.fromkeys(out))
@@ -219,7 +220,10 @@ def some_edits(frozen: Any, r: random.Random) -> Edits:
     value = r.choice((0, 1)) if kind == "prefilled" else r.choice((0, 1, 2, 3, 4, 6, 9))
     if kind in ("alarm", "expires"):
         value = scalars["clock"] + r.choice((0, 0, 1, 2))
-    edits = ((kind, g, value),)
+    edits: Edits = ((kind, g, value),)
+    if kind in ("max_num_seqs", "max_num_batched_tokens"):  # tight ones are met more often
+        value = max(1, scalars["seqs"] + r.choice((0, 0, 1, 2)))
+        edits = (("max_num_seqs", 0, value), (kind, 0, value))
     try:
         state = thaw(edited(frozen, edits))
     except ConfigError:
@@ -239,12 +243,9 @@ def traced(frozen: Any, mode: str, action: Action) -> frozenset[Line]:
 
     d = Draft(thaw(frozen), POLICIES[mode])
     sys.settrace(lambda frame, event, _: local if frame.f_code.co_filename.startswith(here) else None)
-    try:
+    with suppress(Rejected):
         perform(d, action)
-    except Rejected:
-        pass
-    finally:
-        sys.settrace(None)
+    sys.settrace(None)
     return frozenset(lines)
 
 
@@ -294,7 +295,6 @@ def load(folder: Path) -> list[Trial]:
         return pickle.loads(path.read_bytes())  # type: ignore[no-any-return]
     trials = build()
     folder.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_bytes(pickle.dumps(trials))
+    (part := path.with_suffix(f".{os.getpid()}")).write_bytes(pickle.dumps(trials))
     part.replace(path)
     return trials

@@ -21,6 +21,16 @@ ARGUMENTS: Arguments = {
     ("blocks.move_in", "drop d.refs.take(b)"): NO_COUNT,
     ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
     "The line is read by the proofs, for which the group has no member before it.",
+    (
+        "blocks.move_group_out",
+        "drop d.twin.clear()",
+    ): "A draft starts with an empty twin and groups share no block, so what "
+    "earlier victims of the pass left speaks of other blocks; none of those moves out again, for who took a block is no victim.",
+    (
+        "blocks.move_group_in",
+        "drop d.twin.clear()",
+    ): "As for move_group_out: a pass that brings a group in has moved nobody out, so the "
+    "host blocks of groups brought in before are free and nobody takes them.",
     ("groups.forget", "drop d.status[g] = Status.ABSENT"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> WAITING"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> FINISHED_IGNORED"): FORGOTTEN,

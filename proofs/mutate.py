@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 import kvproof.core
-from kvproof.proofs.operators import become, changes
+from kvproof.proofs.operators import ENDS, become, changes
 
 
 @attrs.frozen
@@ -104,7 +104,8 @@ def _mutants_of(module: str) -> Iterator[Mutant]:
             tree = copy.deepcopy(original)
             edit(_find(tree, original, node))
             source = ast.unparse(ast.fix_missing_locations(tree))
-            if source not in seen:
+            unknown = description.startswith("enqueue_") and ENDS[description.split(":")[0]] not in text(module)
+            if source not in seen and not unknown:
                 seen.add(source)
                 yield Mutant(
                     module, name, getattr(node, "lineno", f.lineno), description, source, both=_both(original, node, edit)
@@ -139,13 +140,6 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
         "named: a pool level read after the swap",
         "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count()",
         "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count() + d.table.distinct(g)",
-    ),
-    (
-        "running",
-        "make_room",
-        "named: the level of the pool as it will be after the swap",
-        "    if blocks <= d.gpu.count():",
-        "    if blocks <= d.gpu.count() + d.table.distinct(d.running.last()):",
     ),
     (
         "running",
@@ -198,10 +192,15 @@ def named() -> list[Mutant]:
     return out
 
 
+@cache
+def every() -> tuple[Mutant, ...]:
+    """All of them."""
+    return (*named(), *(m for module in modules() for m in _mutants_of(module)))
+
+
 def mutants(only: str | None = None) -> list[Mutant]:
     """All of them, or those of one function (`function` or `module.function`)."""
-    every = [*named(), *(m for module in modules() for m in _mutants_of(module))]
-    return [m for m in every if only is None or only in (m.function, f"{m.module}.{m.function}", m.module)]
+    return [m for m in every() if only is None or only in (m.function, f"{m.module}.{m.function}", m.module)]
 
 
 def find(function: str, change: str) -> Mutant:

@@ -130,9 +130,8 @@ def relevant(trials: list[Trial], mutant: mutate.Mutant) -> list[Trial]:
     here = (mutant.module, mutant.line)
     kinds: dict[Any, list[Trial]] = defaultdict(list)
     some = [t for t in trials if here in t.lines]
-    if not some:  # a line that is part of a statement
-        near = [(mutant.module, mutant.line + k) for k in (-1, 1, -2, 2, -3, 3)]
-        some = [t for t in trials if any(n in t.lines for n in near)]
+    for k in (1, -1, 2, -2, 3, -3):  # a line that is only a part of a statement
+        some = some or [t for t in trials if (mutant.module, mutant.line + k) in t.lines]
     for t in some:
         kinds[t.lines, t.situation.config["vllm_v0"]].append(t)
     rows = list(kinds.values())

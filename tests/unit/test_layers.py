@@ -87,7 +87,9 @@ def modules(node: ast.AST, layer: str) -> list[str]:
         argument = node.args[0] if node.args else None
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
             return [argument.value]
-        return [] if layer == "cli" else ["<computed>"]
+        return (
+            [] if layer in ("cli", "proofs") else ["<computed>"]
+        )  # commands, and the modules of mutated cores, are imported by name
     return []
 
 
