@@ -102,14 +102,23 @@ def theorem_of(label: str) -> str:
     return label.split(":", 1)[0]
 
 
-def check(log: list[Any], goal: Any, seed: int = 0, rlimit: int = RLIMIT) -> str:
-    """One obligation in a fresh solver: "unsat" (proved), "sat" or "unknown"."""
-    s = z3.Solver()
-    s.set("smt.random_seed", seed)
-    s.set("smt.mbqi", False)
-    s.set("rlimit", rlimit)
-    s.add(*log, z3.Not(goal))
-    return str(s.check())
+ATTEMPTS = 3
+"""Orders in which the solver may try a hard obligation: a proof found in any of them is one."""
+
+
+def check(log: list[Any], goal: Any, seed: int = 0, rlimit: int = RLIMIT, attempts: int = ATTEMPTS) -> str:
+    """One obligation: "unsat" (proved), "sat" or "unknown". Each attempt has a fresh solver and a random seed of its own."""
+    verdict = "unknown"
+    for attempt in range(attempts):
+        s = z3.Solver()
+        s.set("smt.random_seed", seed + 1000 * attempt)
+        s.set("smt.mbqi", False)
+        s.set("rlimit", rlimit // 4 if attempt + 1 < attempts else rlimit)
+        s.add(*log, z3.Not(goal))
+        verdict = str(s.check())
+        if verdict != "unknown":
+            break
+    return verdict
 
 
 def prove_case(name: str, seed: int = 0, first_failure: bool = False) -> CaseResult:
