@@ -1,8 +1,8 @@
 """Ownership: the only code that takes, shares, copies or gives back a block.
 
-    pool.pop --> refs.take --> table.append          take_block   (0 -> 1 references)
-                 refs.share -> table.append          share_block  (k -> k + 1)
-    table.pop -> refs.drop --> pool.push if 0        drop_block   (k -> k - 1)
+    pool ----------------------> table.extend        take_block   (0 -> 1 references)
+    refs.share ----------------> table.append        share_block  (k -> k + 1)
+    table.pop_block -> refs.drop -> pool.push if 0   drop_block   (k -> k - 1)
 
 Ids of GPU blocks are 0 .. num_gpu_blocks - 1, those of host blocks follow; they never cross.
 The slots of a running group's next token must exist and lie in blocks of their own before the step runs:
@@ -12,25 +12,14 @@ a step that computes tokens up to length L writes slots up to L - 1, so the tabl
 from kvproof.store.draft import Draft
 
 
-def take_block(d: Draft, g: int, q: int) -> None:
+def take_block(d: Draft, q: int, g: int) -> None:
     """Sequence q of group g gets one more GPU block at the end of its table."""
-    b = d.gpu.pop()
-    d.refs.take(b)
-    d.plan.slot(g, q, d.table.size(g, q), b)
-    d.table.append(g, q, b)
-
-
-def fill(d: Draft, g: int, q: int, blocks: int) -> bool:
-    """One step of allocating the table of a prompt."""
-    if d.table.size(g, q) == blocks:
-        return False
-    take_block(d, g, q)
-    return True
+    d.table.extend(g, q, d.gpu)
 
 
 def allocate(d: Draft, g: int, blocks: int) -> None:
     """The table of the only sequence of g, which owns nothing yet, gets `blocks` GPU blocks; the pool holds that many."""
-    d.repeat("fill", fill, g, d.members.first(g), blocks)
+    d.times("fill", blocks, take_block, d.members.first(g), g)
 
 
 def give_back(d: Draft, b: int) -> None:
@@ -42,17 +31,14 @@ def give_back(d: Draft, b: int) -> None:
             d.cpu.push(b)
 
 
-def drop_block(d: Draft, g: int, q: int) -> bool:
-    """One step of releasing a sequence: its last block."""
-    if d.table.size(g, q) == 0:
-        return False
-    give_back(d, d.table.pop(g, q))
-    return True
+def drop_block(d: Draft, g: int, q: int) -> None:
+    """Sequence q gives back its last block."""
+    give_back(d, d.table.pop_block(g, q))
 
 
 def release_sequence(d: Draft, q: int, g: int) -> None:
     """Sequence q owns nothing any more."""
-    d.repeat("release", drop_block, g, q)
+    d.times("release", d.table.size(g, q), drop_block, g, q)
 
 
 def release(d: Draft, g: int) -> None:
@@ -64,46 +50,39 @@ def share_block(d: Draft, i: int, g: int, parent: int, child: int) -> None:
     """The i-th block of the child is the i-th block of its parent."""
     b = d.table.block(g, parent, i)
     d.refs.share(b)
-    d.plan.slot(g, child, i, b)
     d.table.append(g, child, b)
 
 
-def copy_tail(d: Draft, g: int, q: int) -> None:
-    """Copy-on-write: the tail of q is shared and about to be written, so q gets a copy of its own."""
+def unshare(d: Draft, q: int, g: int) -> None:
+    """Copy-on-write: if the tail of q, which is about to be written, is shared, then q gets a copy of its own."""
     i = d.table.size(g, q) - 1
     source = d.table.block(g, q, i)
-    target = d.gpu.pop()
-    d.refs.take(target)
-    d.table.put(g, q, i, target)
-    give_back(d, source)
-    d.plan.copied(source, target)
-    d.plan.slot(g, q, i, target)
+    if d.refs.shared(source):
+        target = d.gpu.take()
+        d.table.put(g, q, i, target)
+        give_back(d, source)
+        d.plan.copied(source, target)
+        d.plan.slot(g, q, i, target)
 
 
-def outgrown_table(d: Draft, g: int, tokens: int) -> bool:
-    """Is the slot of token `tokens` beyond the table? The sequences of a group have tables of one size."""
-    return tokens > d.span(d.table.size(g, d.members.first(g)))
+def outgrown(d: Draft, g: int, tokens: int) -> bool:
+    """Is the slot of token `tokens` beyond the tables of g?"""
+    return tokens > d.capacity(g)
 
 
 def blocks_needed(d: Draft, g: int, tokens: int) -> int:
     """GPU blocks that g takes when it computes token `tokens`: one each at a block boundary, else the copies of shared tails."""
-    if outgrown_table(d, g, tokens):
+    if outgrown(d, g, tokens):
         return d.members.count(g)
     return d.table.pending_copies(g)
 
 
-def grow_sequence(d: Draft, q: int, g: int) -> None:
-    """The slot for the next token of q: a new block, a copy of its own, or what it has."""
-    i = d.table.size(g, q)
-    if d.clock - d.born[g] > d.span(i):
-        take_block(d, g, q)
-    elif d.refs.shared(d.table.block(g, q, i - 1)):
-        copy_tail(d, g, q)
-
-
-def append_slots(d: Draft, g: int) -> None:
-    """Every sequence of g can write its next token; the pool holds what `blocks_needed` says."""
-    d.each_member("grow", g, grow_sequence)
+def append_slots(d: Draft, g: int, grows: bool) -> None:
+    """Every sequence of g can write its next token. `grows`: g has outgrown its tables. The pool holds what is needed."""
+    if grows:
+        d.each_member("grow", g, take_block)
+    else:
+        d.each_member("unshare", g, unshare)
 
 
 def move_out(d: Draft, i: int, g: int, q: int) -> None:
@@ -113,8 +92,7 @@ def move_out(d: Draft, i: int, g: int, q: int) -> None:
         h = d.twin[b]
         d.refs.share(h)
     else:
-        h = d.cpu.pop()
-        d.refs.take(h)
+        h = d.cpu.take()
         d.twin[b] = h
         d.plan.copied_out(b, h)
     d.table.put(g, q, i, h)
@@ -128,8 +106,7 @@ def move_in(d: Draft, i: int, g: int, q: int) -> None:
         b = d.twin[h]
         d.refs.share(b)
     else:
-        b = d.gpu.pop()
-        d.refs.take(b)
+        b = d.gpu.take()
         d.twin[h] = b
         d.plan.copied_in(h, b)
     d.table.put(g, q, i, b)
@@ -139,12 +116,12 @@ def move_in(d: Draft, i: int, g: int, q: int) -> None:
 
 def move_sequence_out(d: Draft, q: int, g: int) -> None:
     """Every block of q moves to the host."""
-    d.times("move_out", d.table.size(g, q), move_out, g, q)
+    d.each_index("move_out", d.table.size(g, q), move_out, g, q)
 
 
 def move_sequence_in(d: Draft, q: int, g: int) -> None:
     """Every block of q moves to the GPU."""
-    d.times("move_in", d.table.size(g, q), move_in, g, q)
+    d.each_index("move_in", d.table.size(g, q), move_in, g, q)
 
 
 def move_group_out(d: Draft, g: int) -> None:

@@ -15,17 +15,13 @@ from kvproof.store.draft import Draft
 
 def grown_until(d: Draft, g: int) -> int:
     """The clock at which g has outgrown its tables: tokens = capacity + 1."""
-    return d.born[g] + d.span(d.table.size(g, d.members.first(g))) + 1
+    return d.born[g] + d.capacity(g) + 1
 
 
 def set_alarms(d: Draft, g: int) -> None:
     """g begins to decode: it enters both calendars."""
-    at = grown_until(d, g)
-    d.alarm[g] = at
-    d.due.add(at, g)
-    end = d.born[g] + d.limit[g]
-    d.expires[g] = end
-    d.expiry.add(end, g)
+    d.due.add(g, grown_until(d, g))
+    d.expiry.add(g, d.born[g] + d.limit[g])
 
 
 def stop_running(d: Draft, g: int) -> None:
@@ -35,8 +31,8 @@ def stop_running(d: Draft, g: int) -> None:
     if d.prefilling.has(g):
         d.prefilling.remove(g)
     else:
-        d.due.remove(d.alarm[g], g)
-        d.expiry.remove(d.expires[g], g)
+        d.due.remove(g)
+        d.expiry.remove(g)
         d.length[g] = d.clock - d.born[g]
 
 
@@ -92,10 +88,8 @@ def fork(d: Draft, g: int, parent: int) -> int:
     require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
     child = d.members.add(g)
     d.seqs += 1
-    d.times("share", d.table.size(g, parent), share_block, g, parent, child)
-    d.due.remove(d.alarm[g], g)
-    d.alarm[g] = d.clock
-    d.due.add(d.clock, g)
+    d.each_index("share", d.table.size(g, parent), share_block, g, parent, child)
+    d.due.move(g, d.clock)
     return child
 
 

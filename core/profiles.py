@@ -63,8 +63,8 @@ def never_fits(d: Draft, blocks: int) -> bool:
 def has_room(d: Draft, blocks: int) -> bool:
     """Are `blocks` free with the watermark kept? kvproof drops it when nothing runs (V0 can wait for ever)."""
     if d.config.vllm_v0 or not d.running.empty():
-        return d.gpu.count() - blocks >= d.config.watermark_blocks
-    return d.gpu.count() >= blocks
+        return d.gpu.n - blocks >= d.config.watermark_blocks
+    return d.gpu.n >= blocks
 
 
 def fits_budget(d: Draft, tokens: int) -> bool:
@@ -74,13 +74,6 @@ def fits_budget(d: Draft, tokens: int) -> bool:
     if tokens > d.config.max_num_batched_tokens:
         return d.spent == 0
     return d.spent + tokens <= d.config.max_num_batched_tokens
-
-
-def blocks_to_append(d: Draft, g: int) -> int:
-    """Free blocks that g must find to decode: those it really needs; V0 asks for one per sequence even if none is needed."""
-    if d.config.vllm_v0:
-        return d.members.count(g)
-    return blocks_needed(d, g, d.clock - d.born[g])
 
 
 def outgrew_pool(d: Draft, g: int, blocks: int) -> bool:

@@ -3,9 +3,9 @@
 Only groups whose alarm rings are looked at (V0: all of them), in policy order.
 """
 
-from kvproof.core.blocks import append_slots, move_group_out, release
+from kvproof.core.blocks import append_slots, move_group_out, outgrown, release
 from kvproof.core.groups import end, grown_until, stop_running
-from kvproof.core.profiles import blocks_to_append, enqueue_back, enqueue_front, host_blocks, outgrew_pool
+from kvproof.core.profiles import enqueue_back, enqueue_front, host_blocks, outgrew_pool
 from kvproof.core.status import Status
 from kvproof.store.draft import Draft
 
@@ -40,7 +40,7 @@ def can_swap(d: Draft, g: int) -> bool:
     """Not in the middle of a prefill (nothing was generated that recompute loses), and only if the host has room."""
     if d.prefilling.has(g):
         return False
-    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count()
+    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.n
 
 
 def uncharge(d: Draft, g: int) -> None:
@@ -71,7 +71,7 @@ def preempt(d: Draft, g: int) -> None:
 
 def make_room(d: Draft, g: int, blocks: int) -> bool:
     """One step of the preemption loop for g: the victim is the tail of the running queue, never g itself."""
-    if blocks <= d.gpu.count():
+    if blocks <= d.gpu.n:
         return False
     victim = d.running.last()
     if victim == g:
@@ -80,32 +80,45 @@ def make_room(d: Draft, g: int, blocks: int) -> bool:
     return True
 
 
-def rearm(d: Draft, g: int) -> None:
-    """g has its slots: it is looked at again when it has outgrown its tables."""
-    at = grown_until(d, g)
-    d.due.move(d.alarm[g], at, g)
-    d.alarm[g] = at
+def find_blocks(d: Draft, g: int, blocks: int) -> bool:
+    """Are `blocks` free for g, if need be from the tail of the queue? If not, g itself has gone."""
+    if outgrew_pool(d, g, blocks):
+        end_in_pass(d, g)
+        return False
+    d.repeat("make_room", make_room, g, blocks)
+    if blocks > d.gpu.n:
+        preempt(d, g)
+        return False
+    return True
 
 
 def serve(d: Draft, g: int) -> None:
-    """Slots for the next token of g, from the pool or from the tail of the queue; else g itself goes."""
-    blocks = blocks_to_append(d, g)
-    if blocks > d.gpu.count():
-        if outgrew_pool(d, g, blocks):
-            end_in_pass(d, g)
-            return
-        d.repeat("make_room", make_room, g, blocks)
-        if blocks > d.gpu.count():
-            preempt(d, g)
-            return
-    append_slots(d, g)
-    rearm(d, g)
+    """Slots for the next token of g, which has outgrown its tables or shares the tail of one."""
+    slots, born = d.capacity(g), d.born[g]
+    if d.clock - born > slots:
+        blocks = d.members.count(g)
+        if blocks <= d.gpu.n or find_blocks(d, g, blocks):
+            append_slots(d, g, True)
+            d.due.move(g, born + slots + d.config.block_size + 1)
+    else:
+        blocks = d.table.pending_copies(g)
+        if blocks <= d.gpu.n or find_blocks(d, g, blocks):
+            append_slots(d, g, False)
+            d.due.move(g, born + slots + 1)
+
+
+def serve_v0(d: Draft, g: int) -> None:
+    """The same, but V0 asks for a free block per sequence even if none is needed."""
+    blocks = d.members.count(g)
+    if blocks <= d.gpu.n or find_blocks(d, g, blocks):
+        append_slots(d, g, outgrown(d, g, d.clock - d.born[g]))
+        d.due.move(g, grown_until(d, g))
 
 
 def schedule_running(d: Draft) -> None:
     """One token for every sequence that decodes."""
     d.spent = d.seqs - d.prefilling.count()
     if d.config.vllm_v0:
-        d.each_running("serve_all", serve)
+        d.each_running("serve_all", serve_v0)
     else:
         d.each_due("serve", serve)

@@ -65,9 +65,7 @@ def expire(d: Draft, g: int) -> None:
     if d.clock - d.born[g] >= d.limit[g]:
         end(d, g, Status.FINISHED_LENGTH_CAPPED)
     else:
-        at = d.born[g] + d.limit[g]
-        d.expiry.move(d.expires[g], at, g)
-        d.expires[g] = at
+        d.expiry.move(g, d.born[g] + d.limit[g])
 
 
 def commit(d: Draft, results: Results, ended: Ended) -> None:

@@ -1,6 +1,6 @@
 """Swap-in (swapped -> running): what the last passes moved to the host comes back and decodes in this step."""
 
-from kvproof.core.blocks import append_slots, blocks_needed, move_group_in
+from kvproof.core.blocks import append_slots, blocks_needed, move_group_in, outgrown
 from kvproof.core.groups import end, set_alarms
 from kvproof.core.profiles import enqueue_back, has_room, next_to_return
 from kvproof.core.status import Status
@@ -17,7 +17,7 @@ def swap_in(d: Draft, g: int) -> None:
     d.seqs += d.members.count(g)
     d.spent += d.members.count(g)
     d.born[g] = d.clock - d.length[g]
-    append_slots(d, g)
+    append_slots(d, g, outgrown(d, g, d.length[g]))
     set_alarms(d, g)
     d.plan.resumed(g)
 

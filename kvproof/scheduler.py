@@ -18,6 +18,7 @@ from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, Policy, Stat
 from kvproof.store.plan import Plan
 
 first = itemgetter(0)  # the id in a result
+EVERYBODY = Results()
 
 
 @attrs.frozen
@@ -53,9 +54,19 @@ class Scheduler:
         self.config = config
         self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
         self.state: State = initial(config)
+        self._spare: Draft | None = None  # the last draft, if it can be reopened
         self._outcomes: list[Outcome] = []
         self._preemptions: dict[int, dict[str, int]] = {}  # of the unfinished groups that had any
         self._capped: set[int] = set()  # unfinished groups whose output max_model_len cuts short
+
+    def _open(self) -> Draft:
+        """A draft of the state."""
+        spare, self._spare = self._spare, None
+        d = spare.reopen() if spare is not None and spare.base is self.state else None
+        if d is None:
+            return Draft(self.state, self.policy)
+        d.policy = self.policy
+        return d
 
     def _close(self, d: Draft) -> None:
         """Report who ended in this draft, forget them, and make the draft the state."""
@@ -63,6 +74,7 @@ class Scheduler:
             self._outcomes.append(self._outcome(d, g, Status(status)))
             groups.forget(d, g)
         self.state = d.close()
+        self._spare = d
 
     def _outcome(self, d: Draft, g: int, status: Status) -> Outcome:
         """What there is to say about g, which has ended in this draft."""
@@ -73,7 +85,7 @@ class Scheduler:
 
     def add_request(self, prompt_tokens: int, max_tokens: int) -> int:
         """A new request; returns its id. It ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0)."""
-        d = Draft(self.state, self.policy)
+        d = self._open()
         limit = prompt_tokens + max_tokens
         if not self.config.vllm_v0:
             limit = max(prompt_tokens + 1, min(limit, self.config.max_model_len))
@@ -91,7 +103,7 @@ class Scheduler:
 
     def schedule(self) -> Plan:
         """Decide one step. Execute the plan, then `commit`. Never raises but for calling it twice without a commit."""
-        d = Draft(self.state, self.policy)
+        d = self._open()
         try:
             schedule.schedule(d)
         except Rejected:
@@ -112,10 +124,10 @@ class Scheduler:
         commit. Who was scheduled for a token and has no result does not advance. A result of an aborted request is dropped;
         one of a request that was never added raises Rejected.
         """
-        d = Draft(self.state, self.policy)
+        d = self._open()
         try:
-            ids = Results() if results is None else Results(map(first, results))
-            if ids.ids and max(ids.ids) >= self.state.ticket:
+            ids = EVERYBODY if results is None else Results(map(first, results))
+            if ids.ids and ids.ids != self.state.running[1] and max(ids.ids) >= self.state.ticket:
                 raise Rejected(f"no request has the id {max(ids.ids)}")
             schedule.commit(d, ids, ended)
         except Rejected:
@@ -127,7 +139,7 @@ class Scheduler:
 
     def abort(self, g: int) -> None:
         """End a request now, in whatever status it is; its outcome comes with the next commit."""
-        d = Draft(self.state, self.policy)
+        d = self._open()
         try:
             groups.abort(d, g)
         except Rejected:
@@ -140,7 +152,7 @@ class Scheduler:
 
         The child's table is its parent's; no plan announces it.
         """
-        d = Draft(self.state, self.policy)
+        d = self._open()
         try:
             child = groups.fork(d, g, parent)
         except Rejected:

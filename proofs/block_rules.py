@@ -5,11 +5,11 @@ from typing import Any
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.shapes import assume
-from kvproof.proofs.sym import Dual, ZMap, forall, fresh, run
+from kvproof.proofs.sym import Dual, ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec import effects
 from kvproof.spec import invariants as inv
 from kvproof.spec.invariants import R
-from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
 
 BLOCKS = ("table", "refs", "gpu", "cpu")
 
@@ -118,11 +118,12 @@ def others_read_same(d: Any, e: Any, g: Any) -> Clauses:
 
 
 # --- release ---------------------------------------------------------------------------------------
-def _release_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
+def _release_inv(d: Any, e: Any, i: Any, g: Any, q: Any) -> Clauses:
     t, s = d.table, e.table
     return [
         *inv.blocks(d),
         *frame_others(d, e, g),
+        ("helper: blocks given back so far", t.size_[g, q] == s.size_[g, q] - i),
         ("helper: references only fall", forall(1, lambda b: d.refs.of[b] <= e.refs.of[b], lambda b: [[d.refs.of[b]]])),
         (
             "helper: siblings keep theirs",
@@ -140,7 +141,7 @@ def _release_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
     ]
 
 
-RULES["release"] = Rule(BLOCKS, _release_inv, lambda d, g, q: (d.table.size_[g, q], 0))
+RULES["release"] = Rule(BLOCKS, _release_inv)
 RULES["release_all"] = Rule(
     BLOCKS,
     lambda d, e, j, g: [
@@ -283,29 +284,31 @@ def _reads_same(d: Any, e: Any, g: Any) -> Any:
     )
 
 
-RULES["grow"] = Rule((*BLOCKS, "plan"), _grow_inv)
+RULES["grow"] = RULES["unshare"] = Rule((*BLOCKS, "plan"), _grow_inv)
 
 APPEND = Contract(
     module="blocks",
     function="append_slots",
     modifies=(*BLOCKS, "plan"),
-    args=lambda d: (fresh("g"),),
-    pre=lambda d, g: [
+    args=lambda d: (fresh("g"), fresh_bool("grows")),
+    pre=lambda d, g, grows: [
         *inv.blocks(d),
         *inv.placement(d, only(g)),
         *effects.engine_knows(d, only(g)),
         *told_now(d, g),
         *ready(d, g, 1),
+        ("helper: asked for what is needed", _rows(d, g, lambda q, n: iff(grows, d.clock - d.born[g] > d.span(n)))),
         ("helper: g decodes", both(d.status[g] == R, negate(d.prefilling.has_[g]))),
         ("victim_not_in_plan: g is no victim", negate(d.plan.victim[g])),
         ("total: room for the slots of g", _room(d, g)),
     ],
-    post=lambda d, e, g: [
+    post=lambda d, e, g, grows: [
         *inv.blocks(d),
         *inv.placement(d, only(g)),
         *effects.engine_knows(d, only(g)),
         *told_now(d, g),
         *ready(d, g, 0),
+        ("table_length: a block a sequence, or none", _rows(d, g, lambda q, n: n == e.table.size_[g, q] + choose(grows, 1, 0))),
         ("no_shared_write: tails of g are exclusive", _rows(d, g, lambda q, n: d.refs.of[d.table.at[g, q, n - 1]] == 1)),
         *frame_others(d, e, g),
         *same_plan(d, e, g, ("copies", "copy_of", "copied_from")),
@@ -327,21 +330,21 @@ def _own(d: Any, g: Any) -> Any:
     )
 
 
-def _fill_inv(d: Any, e: Any, g: Any, q: Any, n: Any) -> Clauses:
+def _fill_inv(d: Any, e: Any, i: Any, q: Any, g: Any) -> Clauses:
     t = d.table
     return [
         *inv.blocks(d),
         *frame_others(d, e, g),
         *same_plan(d, e, g),
         *told_now(d, g),
-        ("total: room for the rest", both(t.size_[g, q] >= 0, t.size_[g, q] <= n, d.gpu.n >= n - t.size_[g, q])),
+        ("table_length: blocks given so far", both(t.size_[g, q] == i, d.gpu.n == e.gpu.n - i)),
         ("helper: siblings own nothing", forall(1, lambda p: either(p == q, t.size_[g, p] == 0), lambda p: [[t.size_[g, p]]])),
         ("ownership_by_status: from the GPU pool", on_gpu_only(d, g)),
         ("no_shared_write: the prompt's blocks are its own", _own(d, g)),
     ]
 
 
-RULES["fill"] = Rule((*BLOCKS, "plan"), _fill_inv, lambda d, g, q, n: (n - d.table.size_[g, q], 0))
+RULES["fill"] = Rule((*BLOCKS, "plan"), _fill_inv)
 
 ALLOCATE = Contract(
     module="blocks",

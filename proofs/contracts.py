@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from kvproof.proofs.rules import check_frame
-from kvproof.proofs.sym import merged, run
+from kvproof.proofs.sym import fresh_bool, merged, run
 
 Clauses = list[tuple[str, Any]]
 
@@ -28,6 +28,8 @@ class Contract:
     args: Callable[[Any], tuple[Any, ...]]
     uses: tuple[str, ...] = ()
     """Functions whose summaries stand in for them while this one is proved."""
+    answers: bool = False
+    """Does it return a truth value? Then `post` is told it, as its last argument."""
 
     @property
     def name(self) -> str:
@@ -42,13 +44,15 @@ class Contract:
     def summary(self) -> Callable[..., Any]:
         """The contract as a function: obligations, forgetting, facts."""
 
-        def call(d: Any, *args: Any) -> None:
+        def call(d: Any, *args: Any) -> Any:
             for label, c in self.pre(d, *args):
                 run().prove(f"{label} [before {self.function}]", c)
             entry = d.snap()
             d.havoc(self.modifies)
-            for _, c in self.post(d, entry, *args):
+            answer = (fresh_bool(self.function),) if self.answers else ()
+            for _, c in self.post(d, entry, *args, *answer):
                 run().assume(c)
+            return answer[0] if answer else None
 
         return call
 
@@ -58,9 +62,9 @@ class Contract:
         for _, c in self.pre(d, *args):
             run().assume(c)
         entry, before = d.snap(), d.versions()
-        self.real()(d, *args)
+        answer = self.real()(d, *args)
         check_frame(self.function, d, before, self.modifies)
-        for label, c in self.post(d, entry, *args):
+        for label, c in self.post(d, entry, *args, *((answer,) if self.answers else ())):
             run().prove(f"{label} [after {self.function}]", c)
 
 
@@ -74,11 +78,10 @@ QUESTIONS = {
         "never_fits",
         "has_room",
         "fits_budget",
-        "blocks_to_append",
         "outgrew_pool",
         "host_blocks",
     ),
-    "blocks": ("blocks_needed",),
+    "blocks": ("blocks_needed", "outgrown"),
     "running": ("can_recompute", "can_swap"),
     "groups": ("unfinished",),
 }

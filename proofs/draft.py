@@ -173,7 +173,7 @@ class ZDraft:
         self.members = ZMembers()
         self.refs = ZRefs(self.config.num_gpu_blocks)  # type: ignore[attr-defined]
         self.table = ZTable(self.refs, self.members, self.span)
-        self.due, self.expiry = ZCalendar("due"), ZCalendar("expiry")
+        self.due, self.expiry = ZCalendar("due", self.alarm), ZCalendar("expiry", self.expires)  # type: ignore[attr-defined]
         self.gpu, self.cpu = ZStack("gpu"), ZStack("cpu")
         key: ZMap = self.key  # type: ignore[attr-defined]
         for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
@@ -185,6 +185,9 @@ class ZDraft:
         """Shapes that read each other must read this draft's."""
         self.table.refs, self.table.members = self.refs, self.members
         self.refs.table = self.table
+        self.table.plan = self.plan
+        self.gpu.refs = self.cpu.refs = self.refs
+        self.due.at, self.expiry.at = self.alarm, self.expires  # type: ignore[attr-defined]
         queues = tuple(getattr(self, n) for n in ("waiting", "running", "swapped", "prefilling", "sampling"))
         for q in queues:
             q.key, q.members = self.key, self.members  # type: ignore[attr-defined]
@@ -234,6 +237,10 @@ class ZDraft:
             assume(SBool(z3.And(SPAN(e + 1) == SPAN(e) + size, SPAN(e) == SPAN(e - 1) + size)))
         return SInt(SPAN(e))
 
+    def capacity(self, g: Any) -> SInt:
+        """Slots in the tables of g."""
+        return self.span(self.table.height(g))
+
     @staticmethod
     def span_rises() -> SBool:
         """More blocks have more slots (`lemmas.py`)."""
@@ -263,8 +270,12 @@ class ZDraft:
         self.rules.repeat(name, self, step, *args)
 
     def times(self, name: str, n: Any, body: Any, *args: Any) -> None:
-        """For i in range(n)."""
+        """n times."""
         self.rules.times(name, self, n, body, *args)
+
+    def each_index(self, name: str, n: Any, body: Any, *args: Any) -> None:
+        """For i in range(n)."""
+        self.rules.each_index(name, self, n, body, *args)
 
     def each_member(self, name: str, g: Any, body: Any) -> None:
         """For live sequences, ascending."""

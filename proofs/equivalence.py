@@ -8,17 +8,10 @@ from kvproof.proofs import mutate, sym
 from kvproof.spec.logic import iff
 
 Arguments = dict[tuple[str, str], str]
-NO_COUNT = (
-    "Refs.take stores nothing: only counts above 1 are kept. The line is read by the proofs, for which the count goes to 1."
-)
 FORGOTTEN = (
     "drop_group, the next line, removes the status like every other entry of g, and a status that is not stored is ABSENT."
 )
 ARGUMENTS: Arguments = {
-    ("blocks.take_block", "drop d.refs.take(b)"): NO_COUNT,
-    ("blocks.copy_tail", "drop d.refs.take(target)"): NO_COUNT,
-    ("blocks.move_out", "drop d.refs.take(h)"): NO_COUNT,
-    ("blocks.move_in", "drop d.refs.take(b)"): NO_COUNT,
     ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
     "The line is read by the proofs, for which the group has no member before it.",
     (

@@ -130,16 +130,16 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
         "blocks",
         "take_block",
         "named: a block twice in one table",
-        "    d.table.append(g, q, b)\n\n\ndef fill",
-        "    d.table.append(g, q, b)\n    if d.table.size(g, q) == 2:\n"
-        "        d.table.put(g, q, 1, d.table.block(g, q, 0))\n\n\ndef fill",
+        "    d.table.extend(g, q, d.gpu)\n",
+        "    d.table.extend(g, q, d.gpu)\n    if d.table.size(g, q) == 2:\n"
+        "        d.table.put(g, q, 1, d.table.block(g, q, 0))\n",
     ),
     (
         "running",
         "can_swap",
         "named: a pool level read after the swap",
-        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count()",
-        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.count() + d.table.distinct(g)",
+        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.n",
+        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.n + d.table.distinct(g)",
     ),
     (
         "running",
@@ -150,10 +150,10 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (
         "blocks",
-        "grow_sequence",
+        "unshare",
         "named: shared tail written without a copy",
-        "    elif d.refs.shared(d.table.block(g, q, i - 1)):\n        copy_tail(d, g, q)\n",
-        "",
+        "    if d.refs.shared(source):\n",
+        "    if False:\n",
     ),
     (
         "blocks",
@@ -173,9 +173,9 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
         "profiles",
         "has_room",
         "named: watermark that blocks for ever",
-        "    if d.config.vllm_v0 or not d.running.empty():\n        return d.gpu.count() - blocks >= d.config.watermark_blocks\n"
-        "    return d.gpu.count() >= blocks",
-        "    return d.gpu.count() - blocks >= d.config.watermark_blocks",
+        "    if d.config.vllm_v0 or not d.running.empty():\n        return d.gpu.n - blocks >= d.config.watermark_blocks\n"
+        "    return d.gpu.n >= blocks",
+        "    return d.gpu.n - blocks >= d.config.watermark_blocks",
     ),
 )
 

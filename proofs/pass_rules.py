@@ -9,7 +9,7 @@ from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec import effects
 from kvproof.spec.invariants import R, S, W, decodes, tokens_of, unfinished
-from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
 
 QUEUES = ("waiting", "running", "swapped", "prefilling")
 LEAVE = (*BLOCKS, "status", "length", "seqs", "due", "expiry", *QUEUES, "plan")
@@ -425,8 +425,57 @@ def _serve_post(d: Any, e: Any, g: Any) -> Clauses:
     ]
 
 
-SERVE_CONTRACT = Contract(
-    "running", "serve", SERVE, serve_pre, _serve_post, lambda d: (fresh("g"),), uses=("append_slots", "preempt", "end")
+def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
+    t, s = d.table, e.table
+    exceeds = s.held[g] + blocks > d.config.num_gpu_blocks
+    alone = both(negate(d.config.vllm_v0), e.members.n[g] == 1)
+    return [
+        *in_running_phase(d),
+        *since(d, e),
+        (
+            "total: if it found them g goes on, else it has left",
+            choose(found, both(d.status[g] == R, negate(d.prefilling.has_[g]), d.gpu.n >= blocks), d.status[g] != R),
+        ),
+        (
+            "helper: who has slots has them",
+            forall(1, lambda h: d.plan.grown[h] == e.plan.grown[h], lambda h: [[d.plan.grown[h]]]),
+        ),
+        (
+            "helper: the tables of g stay",
+            forall(1, lambda q: implies(d.status[g] == R, t.size_[g, q] == s.size_[g, q]), lambda q: [[t.size_[g, q]]]),
+        ),
+        (
+            "helper: the entries of g stay",
+            forall(
+                2,
+                lambda q, i: implies(both(d.status[g] == R, s.live(g, q, i)), t.at[g, q, i] == s.at[g, q, i]),
+                lambda q, i: [[t.at[g, q, i]]],
+            ),
+        ),
+        (
+            "infeasible_refused: a single sequence ends exactly if it exceeds the pool",
+            implies(alone, iff(d.status[g] == Status.FINISHED_CAPACITY, exceeds)),
+        ),
+        (
+            "infeasible_refused: nobody is evicted for it",
+            implies(both(negate(d.config.vllm_v0), exceeds), d.plan.victims == e.plan.victims),
+        ),
+    ]
+
+
+FIND_CONTRACT = Contract(
+    "running",
+    "find_blocks",
+    PREEMPT,
+    lambda d, g, blocks: [*serve_pre(d, g), ("total: they are missing", blocks > d.gpu.n)],
+    _find_post,
+    lambda d: (fresh("g"), fresh("blocks")),
+    uses=("preempt", "end"),
+    answers=True,
 )
-for _c in (END, PREEMPT_CONTRACT, SERVE_CONTRACT):
+SERVE_CONTRACT, SERVE_V0_CONTRACT = (
+    Contract("running", name, SERVE, serve_pre, _serve_post, lambda d: (fresh("g"),), uses=("append_slots", "find_blocks"))
+    for name in ("serve", "serve_v0")
+)
+for _c in (END, PREEMPT_CONTRACT, FIND_CONTRACT, SERVE_CONTRACT, SERVE_V0_CONTRACT):
     CONTRACTS[_c.function] = _c

@@ -116,7 +116,7 @@ SCHEDULE_RUNNING = Contract(
     lambda d: [*before_running(d), *_pick_head(d)],
     _running_post,
     lambda d: (),
-    uses=("serve",),
+    uses=("serve", "serve_v0"),
 )
 
 # --- prefills --------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
-USED: set[str] = set()
 
 
 def falls(after: tuple[Any, Any], before: tuple[Any, Any]) -> Any:
@@ -56,10 +55,6 @@ def _same(a: Any, b: Any) -> bool:
 class Hoare:
     """Loops of a symbolic draft."""
 
-    def _rule(self, name: str) -> Rule:
-        USED.add(name)
-        return RULES[name]
-
     @staticmethod
     def _prove(name: str, when: str, clauses: list[tuple[str, Any]]) -> None:
         for label, c in clauses:
@@ -77,7 +72,7 @@ class Hoare:
 
     def repeat(self, name: str, d: Any, step: Callable[..., Any], *args: Any) -> None:
         """While step(d, *args)."""
-        rule = self._rule(name)
+        rule = RULES[name]
         entry = d.snap()
         self._prove(name, "entry", rule.inv(d, entry, *args))
         d.havoc(rule.modifies)
@@ -98,6 +93,10 @@ class Hoare:
             run().assume(c)
 
     def times(self, name: str, d: Any, n: Any, body: Callable[..., None], *args: Any) -> None:
+        """n times; the invariant is told how often already."""
+        self._counted(name, d, n, lambda i: body(d, *args), *args)
+
+    def each_index(self, name: str, d: Any, n: Any, body: Callable[..., None], *args: Any) -> None:
         """For i in range(n); the invariant is told i."""
         self._counted(name, d, n, lambda i: body(d, i, *args), *args)
 
@@ -111,7 +110,7 @@ class Hoare:
         self._counted(name, d, d.members.bound[g], step, g)
 
     def _counted(self, name: str, d: Any, n: Any, step: Callable[[Any], None], *args: Any) -> None:
-        rule = self._rule(name)
+        rule = RULES[name]
         entry, zero = d.snap(), ZERO
         self._prove(name, "entry", rule.inv(d, entry, zero, *args))
         d.havoc(rule.modifies)
@@ -133,7 +132,7 @@ class Hoare:
 
         The invariant is told `passed(g)`: g was in the set on entry and its turn has come and gone.
         """
-        rule = self._rule(name)
+        rule = RULES[name]
         entry = d.snap()
         members = ZMap(name, 1, truth=True)
         members.update(lambda old, g: has(entry, g))
@@ -168,7 +167,7 @@ class Hoare:
 
     def each(self, name: str, d: Any, ids: Any, body: Callable[..., None]) -> None:
         """For the groups of a set, each once, in any order; the invariant is told which are done."""
-        rule = self._rule(name)
+        rule = RULES[name]
         entry = d.snap()
         done = ZMap(name + "_done", 1, truth=True)
         done.fill(False)
@@ -188,7 +187,7 @@ class Hoare:
 
     def each_pair(self, name: str, d: Any, pairs: Any, body: Callable[..., None]) -> None:
         """For any finite list of pairs, about which nothing is known."""
-        rule = self._rule(name)
+        rule = RULES[name]
         entry = d.snap()
         self._prove(name, "entry", rule.inv(d, entry))
         d.havoc(rule.modifies)

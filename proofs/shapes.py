@@ -62,6 +62,7 @@ class ZStack(Shape):
     """Free blocks of one device: items[0:n] with the inverse pos."""
 
     parts = ("items", "pos", "n")
+    refs: "ZRefs"
 
     def __init__(self, name: str) -> None:
         self.items, self.pos, self.n = ZMap(name + "_items"), ZMap(name + "_pos"), fresh(name + "_n")
@@ -71,19 +72,17 @@ class ZStack(Shape):
         """A size is not negative."""
         assume(self.n >= 0)
 
-    def count(self) -> SInt:
-        """How many are free."""
-        return self.n
-
     def holds(self, b: Any) -> Any:
         """Is b free?"""
         return both(self.pos[b] >= 0, self.pos[b] < self.n, self.items[self.pos[b]] == b)
 
-    def pop(self) -> Any:
-        """Take the top. Obligation: there is one."""
-        prove("requires: pop: the free list is not empty", self.n > 0)
+    def take(self) -> Any:
+        """The top, with its first reference. Obligations: there is one, and nothing refers to it."""
+        prove("requires: take: the free list is not empty", self.n > 0)
         self.n = self.n - 1
-        return self.items[self.n]
+        b = self.items[self.n]
+        self.refs.take(b)
+        return b
 
     def push(self, b: Any) -> None:
         """b is free. Obligation: it was not."""
@@ -118,7 +117,7 @@ class ZRefs(Shape):
         self.of[b] = n
 
     def take(self, b: Any) -> None:
-        """0 -> 1."""
+        """0 -> 1, of a block just taken from its pool."""
         prove("refcount_exact: take: not referenced", self.of[b] == 0)
         self._write(b, 1)
 
@@ -217,6 +216,7 @@ class ZTable(Shape):
     and how many different blocks each group holds."""
 
     parts = ("at", "size_", "rank", "owner_g", "owner_q", "owner_i", "group_of", "index_of", "held")
+    plan: Any
 
     def __init__(self, refs: ZRefs, members: ZMembers, span: Any) -> None:
         self.at, self.size_, self.rank = ZMap("table", 3), ZMap("size", 2), ZMap("rank", 3)
@@ -256,9 +256,18 @@ class ZTable(Shape):
         self.owner_g[b, r], self.owner_q[b, r], self.owner_i[b, r] = og, oq, oi
         self.held[g] = self.held[g] - choose(last == 0, 1, 0)
 
+    def height(self, g: Any) -> Any:
+        """Length of the table of the first live sequence."""
+        return self.size_[g, self.members.first(g)]
+
+    def extend(self, g: Any, q: Any, pool: ZStack) -> None:
+        """The last entry of q is taken from the pool."""
+        self.append(g, q, pool.take())
+
     def append(self, g: Any, q: Any, b: Any) -> None:
-        """b is the last entry of q."""
+        """b is the last entry of q, and the plan says so."""
         n = self.size_[g, q]
+        self.plan.slot(g, q, n, b)
         self.span(n)
         self._link(g, q, n, b)
         self.size_[g, q] = n + 1
@@ -269,10 +278,10 @@ class ZTable(Shape):
         self._unlink(g, q, i)
         self._link(g, q, i, b)
 
-    def pop(self, g: Any, q: Any) -> Any:
+    def pop_block(self, g: Any, q: Any) -> Any:
         """Take the last entry. Obligation: there is one."""
         n = self.size_[g, q] - 1
-        prove("requires: table.pop: not empty", n >= 0)
+        prove("requires: table.pop_block: not empty", n >= 0)
         self._unlink(g, q, n)
         self.size_[g, q] = n
         return self.at[g, q, n]
@@ -402,31 +411,33 @@ class ZIds:
 
 
 class ZCalendar(Shape):
-    """Clock -> set of groups."""
+    """Clock -> set of groups; `at` says in which bucket a group is."""
 
     parts = ("has_",)
 
-    def __init__(self, name: str) -> None:
-        self.has_ = ZMap(name, 2, truth=True)
+    def __init__(self, name: str, at: ZMap) -> None:
+        self.has_, self.at = ZMap(name, 2, truth=True), at
 
     def has(self, t: Any, g: Any) -> Any:
         """Is g in the bucket of t?"""
         return self.has_[t, g]
 
-    def add(self, t: Any, g: Any) -> None:
-        """Obligation: not there."""
-        prove("calendar: add: not there already", negate(self.has_[t, g]))
+    def add(self, g: Any, t: Any) -> None:
+        """Obligation: g is in no bucket."""
+        prove("calendar: add: in no bucket", forall(1, lambda u: negate(self.has_[u, g]), lambda u: [[self.has_[u, g]]]))
         self.has_[t, g] = True
+        self.at[g] = t
 
-    def remove(self, t: Any, g: Any) -> None:
-        """Obligation: there."""
+    def remove(self, g: Any) -> None:
+        """Obligation: it is where `at` says."""
+        t = self.at[g]
         prove("calendar: remove: is there", self.has_[t, g])
         self.has_[t, g] = False
 
-    def move(self, t: Any, u: Any, g: Any) -> None:
-        """From the bucket of t to that of u."""
-        self.remove(t, g)
-        self.add(u, g)
+    def move(self, g: Any, t: Any) -> None:
+        """To the bucket of t."""
+        self.remove(g)
+        self.add(g, t)
 
 
 class ZTwin(Shape):

@@ -464,5 +464,5 @@ CASES = {
     "finish_sequence": (case_finish_sequence, ("end",)),
     "forget": (case_forget, ()),
     "refusal": (case_refusal, ("end", "admit")),
-    "outgrown": (case_outgrown, ("append_slots", "preempt", "end")),
+    "outgrown": (case_outgrown, ("append_slots", "find_blocks")),
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import attrs
 
 from kvproof.store.collections import ONE, Calendar, Cell, Members, Pair, Queue, Refs, Stack, Table, Twin, cells
-from kvproof.store.maps import Map
+from kvproof.store.maps import Logged, Map
 from kvproof.store.plan import PlanDraft
 from kvproof.store.versions import GROUP_MAPS, NAMES, Version, View, maps_of
 
@@ -112,7 +112,7 @@ class Draft:
         *("config", "clock", "ticket", "seqs", "issued", "prefilled", "epoch"),
         *NAMES,
         *("gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling"),
-        *("spent", "plan", "policy", "twin", "_base", "_maps"),
+        *("spent", "plan", "policy", "twin", "base", "_version"),
     )
     status: Map[int]
     key: Map[int]
@@ -121,8 +121,8 @@ class Draft:
     computed: Map[int]
     limit: Map[int]
     born: Map[int]
-    alarm: Map[int]
-    expires: Map[int]
+    alarm: Logged[int]
+    expires: Logged[int]
     members: Members
     table: Table
     refs: Refs
@@ -130,11 +130,12 @@ class Draft:
     expiry: Calendar
 
     def __init__(self, state: State, policy: Policy = AlwaysRecompute) -> None:
-        self._base = state
+        self.base = state
         self.config: Config = state.config
         self.clock, self.ticket, self.seqs = state.clock, state.ticket, state.seqs
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
-        version = self._maps = state.maps.open()
+        version: Version = state.maps.open()
+        self._version: Version | None = version
         assert version.maps is not None
         (
             self.status,
@@ -158,12 +159,29 @@ class Draft:
         self.prefilling, self.sampling = Queue(state.prefilling, key), Queue(state.sampling, key)
         self.spent = 0
         self.plan = PlanDraft()
+        self.table.slots = self.plan.slots
         self.policy = policy
         self.twin = Twin()
 
-    def span(self, blocks: int) -> int:
-        """Slots of `blocks` blocks."""
-        return self.config.block_size * blocks
+    def reopen(self) -> "Draft | None":
+        """Edit on from the state that this draft was closed to, cheaper than a new one. None if somebody has opened it since."""
+        version = self.base.maps
+        maps = version.maps
+        if maps is None or maps[0] is not self.status or maps[0].journal.undo is not None:
+            return None
+        maps[0].journal.undo = {}  # as version.open() does
+        self._version = version
+        self.spent = 0
+        plan = self.plan = PlanDraft()
+        self.table.slots = plan.slots
+        return self
+
+    def capacity(self, g: int) -> int:
+        """Slots in the tables of g, which have one size: block_size * blocks."""
+        table = self.table
+        if g in table and g not in self.members:
+            return self.config.block_size * table[g][1]  # type: ignore[no-any-return]
+        return self.config.block_size * table.height(g)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold `tokens` tokens, rounded up."""
@@ -182,19 +200,24 @@ class Draft:
             pass
 
     def times(self, name: str, n: int, body: Callable[..., None], *args: Any) -> None:
+        """n times body(self, *args)"""
+        for _ in range(n):
+            body(self, *args)
+
+    def each_index(self, name: str, n: int, body: Callable[..., None], *args: Any) -> None:
         """for i in range(n): body(self, i, *args)"""
         for i in range(n):
             body(self, i, *args)
 
     def each_member(self, name: str, g: int, body: Callable[..., None]) -> None:
         """body(self, q, g) for every live sequence q of g, ascending."""
-        members = self.members.data
+        members = self.members
         for q in members[g][0] if g in members else ONE:
             body(self, q, g)
 
     def each_due(self, name: str, body: Callable[["Draft", int], None]) -> None:
         """body(self, g) for every group whose alarm rings now, smallest key first; who has left meanwhile is skipped."""
-        clock, buckets = self.clock, self.due.data
+        clock, buckets = self.clock, self.due
         for g in self.due.ordered(clock):
             if g in buckets[clock]:
                 body(self, g)
@@ -223,14 +246,32 @@ class Draft:
             body(self, g, q)
 
     def close(self) -> State:
-        """The next state. The draft must not be used again."""
-        return State(
+        """The next state. The draft must not be used again, except by `reopen`."""
+        version, self._version = self._version, None
+        assert version is not None, "the draft is closed"
+        state = self.base = State(
             self.config,
-            *(self.clock, self.ticket, self.seqs, self.issued, self.prefilled, self.epoch),
-            *(self._maps.close(self._base.maps), self.gpu.cell, self.gpu.n, self.cpu.cell, self.cpu.n),
-            *(self.waiting.close(), self.running.close(), self.swapped.close(), self.prefilling.close(), self.sampling.close()),
+            self.clock,
+            self.ticket,
+            self.seqs,
+            self.issued,
+            self.prefilled,
+            self.epoch,
+            version.close(),
+            self.gpu.cell,
+            self.gpu.n,
+            self.cpu.cell,
+            self.cpu.n,
+            self.waiting.pair or self.waiting.close(),
+            self.running.pair or self.running.close(),
+            self.swapped.pair or self.swapped.close(),
+            self.prefilling.pair or self.prefilling.close(),
+            self.sampling.pair or self.sampling.close(),
         )
+        return state
 
     def abandon(self) -> None:
         """Undo: the state that the draft was opened on has its data back."""
-        self._maps.abandon(self._base.maps)
+        version, self._version = self._version, None
+        assert version is not None, "the draft is closed"
+        version.abandon(self.base.maps)

@@ -1,6 +1,6 @@
 """The dicts that the draft edits. Each remembers what the draft overwrote, so that the state it was opened on stays readable."""
 
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 MISSING: Any = object()
 """In a log: there was nothing under this key."""
@@ -15,55 +15,76 @@ class Journal:
     __slots__ = ("undo",)
 
     def __init__(self) -> None:
-        self.undo: dict[int, Log] = {}
+        self.undo: dict[int, Log] | None = None  # None while no draft is open
 
 
-class Map(Generic[V]):
-    """A dict to be edited. The first write of a draft to a key logs what was there."""
+class Logged(dict[Any, V]):
+    """A dict that a draft edits with `set` and `discard`, which log what was there when they first touch a key.
 
-    __slots__ = ("data", "journal", "log", "number")
+    `m[k] = v` is for a key that is logged already.
+    """
+
+    __slots__ = ("journal", "log", "number")
     default: Any = MISSING
     """What a missing key reads as; MISSING: KeyError."""
 
     def __init__(self, number: int, journal: Journal, data: dict[Any, V]) -> None:
-        self.number, self.journal, self.data = number, journal, data
+        super().__init__(data)
+        self.number, self.journal = number, journal
         self.log: Log | None = None  # until the draft writes
 
     def begin(self) -> Log:
         """The draft begins to write to this map."""
-        log = self.log = self.journal.undo[self.number] = {}
+        undo = self.journal.undo
+        assert undo is not None, "the draft is closed"
+        log = self.log = undo[self.number] = {}
         return log
 
     def settle(self) -> None:
         """The draft is over; what it wrote stays."""
         self.log = None
 
-    def __getitem__(self, k: Any) -> V:
-        return self.data[k]
-
-    def __setitem__(self, k: Any, v: V) -> None:
-        log, data = self.log, self.data
+    def set(self, k: Any, v: V) -> None:
+        """k reads as v."""
+        log = self.log
         if log is None:
             log = self.begin()
         if k not in log:
-            log[k] = data.get(k, MISSING)
-        data[k] = v
+            log[k] = self.get(k, MISSING)
+        self[k] = v
 
     def discard(self, k: Any) -> None:
         """Remove k if it is there."""
-        log, data = self.log, self.data
-        if k in data:
+        if k in self:
+            log = self.log
             if log is None:
                 log = self.begin()
             if k not in log:
-                log[k] = data[k]
-            del data[k]
+                log[k] = self[k]
+            del self[k]
 
     def undo(self) -> None:
         """The draft is over; what it wrote is taken back."""
         if self.log is not None:
-            replay(self.log, self.data)
+            replay(self.log, self)
         self.log = None
+
+
+write = dict.__setitem__
+
+
+class Map(Logged[V]):
+    """One that is edited with `m[k] = v` as well."""
+
+    __slots__ = ()
+
+    def __setitem__(self, k: Any, v: V) -> None:
+        log = self.log
+        if log is None:
+            log = self.begin()
+        if k not in log:
+            log[k] = self.get(k, MISSING)
+        write(self, k, v)
 
 
 class Statuses(Map[int]):
@@ -72,14 +93,14 @@ class Statuses(Map[int]):
     __slots__ = ()
     default = 0
 
-    def __getitem__(self, g: Any) -> int:
-        return self.data.get(g, 0)
+    def __missing__(self, g: Any) -> int:
+        return 0
 
 
 def replay(log: Log, data: dict[Any, Any]) -> None:
     """Make `data` what it was before the draft that wrote this log."""
     for k, v in log.items():
         if v is MISSING:
-            data.pop(k, None)
+            dict.pop(data, k, None)
         else:
-            data[k] = v
+            write(data, k, v)

@@ -124,15 +124,15 @@ class PlanDraft:
         """The plan, final."""
         return Plan(
             epoch,
-            tuple(self.pieces),
+            tuple(self.pieces) if self.pieces else (),
             running,
-            tuple(self.resumes),
-            tuple(self.victims),
-            tuple(self.ends),
-            tuple(self.swap_out),
-            tuple(self.swap_in),
-            tuple(self.copy),
-            tuple(self.slots),
+            tuple(self.resumes) if self.resumes else (),
+            tuple(self.victims) if self.victims else (),
+            tuple(self.ends) if self.ends else (),
+            tuple(self.swap_out) if self.swap_out else (),
+            tuple(self.swap_in) if self.swap_in else (),
+            tuple(self.copy) if self.copy else (),
+            tuple(self.slots) if self.slots else (),
             decode,
             unfinished,
         )

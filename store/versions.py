@@ -1,4 +1,4 @@
-"""Versions of all maps together: immutable outside, plain dicts inside.
+"""Versions of all maps together: immutable outside, dicts inside.
 
 Baker's trick, as in Conchon and Filliatre's persistent arrays: the newest version owns the dicts. An older one holds what the
 next one overwrote and a pointer to it, so it stays readable for ever and costs only the difference. Opening the newest version
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from kvproof.store.collections import Calendar, Members, Refs, Table
-from kvproof.store.maps import MISSING, Journal, Log, Map, Statuses, replay
+from kvproof.store.maps import MISSING, Journal, Log, Logged, Map, Statuses, replay
 
 V = TypeVar("V")
 Maps = tuple[Any, ...]
@@ -28,12 +28,15 @@ def maps_of(contents: list[dict[Any, Any]]) -> Maps:
     journal = Journal()
     maps: list[Any] = [Map(i, journal, contents[i]) for i in range(len(GROUP_MAPS))]
     maps[0] = Statuses(0, journal, contents[0])
+    for name in ("alarm", "expires"):  # written by their calendars only
+        maps[NUMBER[name]] = Logged(NUMBER[name], journal, contents[NUMBER[name]])
     key = maps[NUMBER["key"]]
     i = len(GROUP_MAPS)
     members = Members(i, journal, contents[i])
     table = Table(i + 1, journal, contents[i + 1], members)
     refs = Refs(i + 2, journal, contents[i + 2])
-    due, expiry = Calendar(i + 3, journal, contents[i + 3], key), Calendar(i + 4, journal, contents[i + 4], key)
+    due = Calendar(i + 3, journal, contents[i + 3], maps[NUMBER["alarm"]], key)
+    expiry = Calendar(i + 4, journal, contents[i + 4], maps[NUMBER["expires"]], key)
     return (*maps, members, table, refs, due, expiry)
 
 
@@ -48,47 +51,51 @@ class Version:
         self.undo: dict[int, Log] = {}
 
     def open(self) -> "Version":
-        """A new version with these contents, whose maps may be edited until it is closed."""
+        """A version with these contents, whose maps may be edited until it is closed: this one, or else a copy."""
         maps = self.maps
-        if maps is None:  # somebody went on from this version already: branch off with a copy
-            return Version(maps_of([self.read(number) for number in range(len(NAMES))]))
-        new = Version(maps)
-        maps[0].journal.undo = self.undo = {}
-        self.maps, self.newer = None, new
-        return new
-
-    def close(self, old: "Version") -> "Version":
-        """The edits since `old.open()` stay: the version to keep, `old` itself if there were none."""
-        maps = self.maps
-        assert maps is not None, "the draft is closed"
-        undo = maps[0].journal.undo
-        for number in tuple(undo):
-            maps[number].settle()
-        return self if undo else old.take_back(self, maps)
-
-    def abandon(self, old: "Version") -> None:
-        """Every edit since `old.open()` is undone and `old` has its maps back."""
-        maps = self.maps
-        assert maps is not None, "the draft is closed"
-        for number in maps[0].journal.undo:
-            maps[number].undo()
-        old.take_back(self, maps)
-
-    def take_back(self, new: "Version", maps: Maps) -> "Version":
-        """This version has maps again; `new`, which says the same, points here."""
-        new.maps, new.newer, new.undo = None, self, {}
-        self.maps, self.newer, self.undo = maps, None, {}
+        if maps is None or maps[0].journal.undo is not None:  # somebody goes or went on from this version already
+            branch = Version(maps_of([self.read(number) for number in range(len(NAMES))]))
+            return branch.open()
+        maps[0].journal.undo = {}
         return self
 
+    def close(self) -> "Version":
+        """The edits since `open` make a new version; without any, this one."""
+        maps = self.maps
+        assert maps is not None
+        journal = maps[0].journal
+        undo, journal.undo = journal.undo, None
+        if not undo:
+            return self
+        for number in undo:
+            maps[number].settle()
+        self.maps, self.undo = None, undo
+        new = self.newer = Version(maps)
+        return new
+
+    def abandon(self, base: "Version") -> None:
+        """The edits since `base.open()`, which gave this version, are undone."""
+        maps = self.maps
+        assert maps is not None
+        journal = maps[0].journal
+        for number in journal.undo:
+            maps[number].undo()
+        journal.undo = None
+        if base.maps is None:  # it may keep the copy
+            base.maps, base.newer, base.undo = maps, None, {}
+
     def find(self, number: int, k: Any) -> Any:
-        """What map `number` says about k, or MISSING."""
+        """What map `number` says about k, or MISSING. What an open draft has edited is not seen."""
         v = self
         while v.maps is None:
             if number in v.undo and k in v.undo[number]:
                 return v.undo[number][k]
             assert v.newer is not None
             v = v.newer
-        return v.maps[number].data.get(k, MISSING)
+        undo = v.maps[0].journal.undo
+        if undo and number in undo and k in undo[number]:
+            return undo[number][k]
+        return v.maps[number].get(k, MISSING)
 
     def read(self, number: int) -> dict[Any, Any]:
         """A copy of map `number`."""
@@ -99,7 +106,10 @@ class Version:
                 logs.append(v.undo[number])
             assert v.newer is not None
             v = v.newer
-        data = dict(v.maps[number].data)
+        undo = v.maps[0].journal.undo
+        if undo and number in undo:
+            logs.append(undo[number])
+        data = dict(v.maps[number])
         for log in reversed(logs):
             replay(log, data)
         return data
@@ -142,4 +152,4 @@ class View(Mapping[Any, V]):
         return self.to_dict().items()
 
     def __len__(self) -> int:
-        return len(self.to_dict()) if self.version.maps is None else len(self.version.maps[self.number].data)
+        return len(self.to_dict())

@@ -10,7 +10,7 @@ from kvproof.proofs import cases, prove
 from kvproof.proofs.rules import RULES
 
 CORE = sorted(Path(next(iter(kvproof.core.__path__))).glob("*.py"))
-LOOPS = {"repeat", "times", "each_member", "each_due", "each_running", "each_expiring", "each", "each_pair"}
+LOOPS = {"repeat", "times", "each_index", "each_member", "each_due", "each_running", "each_expiring", "each", "each_pair"}
 LATER = {"no_hazard_fenced", "head_advances", "every_request_ends", "bounded_preemptions"}
 NAMES = """
 conservation refcount_exact no_double_free ownership_by_status status_graph one_queue table_length no_shared_write

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from symbolic_run import filled, known
 
 from kvproof.proofs import shapes
+from kvproof.proofs.draft import ZPlan
 from kvproof.proofs.sym import ZMap
 from kvproof.store.collections import Queue, Results, Stack, Twin, cell_blocks, cells
-from kvproof.store.versions import NAMES, NUMBER, maps_of
+from kvproof.store.versions import NAMES, NUMBER, Version, maps_of
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=12)
@@ -19,33 +20,42 @@ numbers = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0
 
 
 def fresh_maps():
-    """The concrete maps of a state in which nothing is known."""
-    return maps_of([{} for _ in NAMES])
+    """The concrete maps of a state in which nothing is known, open for editing."""
+    version = Version(maps_of([{} for _ in NAMES])).open()
+    return version.maps
+
+
+def empty_stack():
+    """The symbolic reading of a pool with nothing free; nothing is referenced."""
+    stack = filled(shapes.ZStack("s"), items=-1, pos=-1, n=0)
+    stack.refs = filled(shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
+    return stack
 
 
 @FEW
 @given(numbers)
 def test_stack(steps):
     with known() as run:
-        concrete, symbolic = Stack(cells([]), 0), filled(shapes.ZStack("s"), items=-1, pos=-1, n=0)
+        concrete, symbolic = Stack(cells([]), 0), empty_stack()
         for what, b, _ in steps:
             held = cell_blocks(concrete.cell)
             if what < 6 and b not in held:
                 concrete.push(b)
                 symbolic.push(b)
             elif what >= 6 and held:
-                assert run.value(symbolic.pop()) == concrete.pop()
+                assert run.value(symbolic.take()) == concrete.take()
+                assert run.value(symbolic.refs.drop(held[0]))
             elif what < 6:
                 assert run.refuses(lambda b=b: symbolic.snap().push(b))
             held = cell_blocks(concrete.cell)
-            assert run.value(symbolic.count()) == concrete.count() == len(held)
+            assert run.value(symbolic.n) == concrete.n == len(held)
             assert [run.value(symbolic.holds(x)) for x in range(4)] == [x in held for x in range(4)]
         run.settle()
 
 
-def test_pop_of_an_empty_stack_is_refused():
+def test_take_of_an_empty_stack_is_refused():
     with known() as run:
-        assert run.refuses(lambda: filled(shapes.ZStack("s"), items=-1, pos=-1, n=0).pop())
+        assert run.refuses(lambda: empty_stack().take())
 
 
 def symbolic_members():
@@ -93,6 +103,7 @@ class Blocks:
             held=0,
         )
         self.zrefs.table = self.ztable
+        self.ztable.plan = self.zplan = filled(ZPlan(), told=-1, told_n=0)
         for g in range(2):
             self.members.start(g)
             self.zmembers.start(g)
@@ -104,11 +115,20 @@ class Blocks:
         sizes = {(g, q): self.table.size(g, q) for g in range(2) for q in range(2)}
         return {(g, q): [self.table.block(g, q, i) for i in range(n)] for (g, q), n in sizes.items()}
 
-    def append(self, g, q, b, shared):
+    def append(self, run, g, q, b, shared):
         """A new block, or one more reference to a block of a sibling."""
-        for refs, table in ((self.refs, self.table), (self.zrefs, self.ztable)):
-            (refs.share if shared else refs.take)(b)
-            table.append(g, q, b)
+        n = self.table.size(g, q)
+        if shared:
+            for refs, table in ((self.refs, self.table), (self.zrefs, self.ztable)):
+                refs.share(b)
+                table.append(g, q, b)
+        else:
+            pool = empty_stack()
+            pool.refs = self.zrefs
+            pool.push(b)
+            self.table.extend(g, q, Stack((b, None), 1))
+            self.ztable.extend(g, q, pool)
+        assert self.table.slots[-1] == (g, q, n, b) and run.value(self.zplan.told[g, q, n]) == b
 
     def drop(self, run, b):
         """One reference less; both say whether it was the last."""
@@ -116,15 +136,15 @@ class Blocks:
 
     def pop(self, run, g, q):
         """The last block of a table goes."""
-        b = self.table.pop(g, q)
-        assert run.value(self.ztable.pop(g, q)) == b
+        b = self.table.pop_block(g, q)
+        assert run.value(self.ztable.pop_block(g, q)) == b
         self.drop(run, b)
 
     def put(self, run, g, q, i, b):
         """Another block takes the place of the i-th."""
         old = self.table.block(g, q, i)
-        for refs, table in ((self.refs, self.table), (self.zrefs, self.ztable)):
-            refs.take(b)
+        self.zrefs.take(b)
+        for table in (self.table, self.ztable):
             table.put(g, q, i, b)
         self.drop(run, old)
 
@@ -162,15 +182,15 @@ def test_table_and_counts(steps):
             row, sibling = rows[g, q], rows[g, 1 - q]
             n = len(row)
             if what < 4 or (what < 6 and len(sibling) <= n):
-                both.append(g, q, new, shared=False)
+                both.append(run, g, q, new, shared=False)
             elif what < 6:
-                both.append(g, q, sibling[n], shared=True) if sibling[n] not in row else None
+                both.append(run, g, q, sibling[n], shared=True) if sibling[n] not in row else None
             elif what < 8 and n:
                 both.pop(run, g, q)
             elif n:
                 both.put(run, g, q, n - 1, new)
             else:
-                assert run.refuses(lambda g=g, q=q, both=both: both.ztable.snap().pop(g, q))
+                assert run.refuses(lambda g=g, q=q, both=both: both.ztable.snap().pop_block(g, q))
             both.compare(run)
         run.settle()
 
@@ -229,23 +249,30 @@ def test_queue(steps, keys):
 @given(numbers)
 def test_calendar(steps):
     with known() as run:
-        concrete, symbolic = fresh_maps()[NUMBER["due"]], filled(shapes.ZCalendar("due"), has_=False)
+        concrete = fresh_maps()[NUMBER["due"]]
+        symbolic = filled(shapes.ZCalendar("due", ZMap("alarm")), has_=False)
+        where = {}
         for what, t, g in steps:
-            u = (t + 1) % 4
-            if not concrete.has(t, g):
-                assert run.refuses(lambda t=t, g=g: symbolic.snap().remove(t, g))
-                concrete.add(t, g)
-                symbolic.add(t, g)
+            if g not in where:
+                assert run.refuses(lambda g=g: symbolic.snap().remove(g))
+                concrete.add(g, t)
+                symbolic.add(g, t)
+                where[g] = t
             elif what < 5:
-                concrete.remove(t, g)
-                symbolic.remove(t, g)
-            elif not concrete.has(u, g):
-                concrete.move(t, u, g)
-                symbolic.move(t, u, g)
+                concrete.remove(g)
+                symbolic.remove(g)
+                del where[g]
+            elif what < 8:
+                concrete.move(g, t)
+                symbolic.move(g, t)
+                where[g] = t
             else:
-                assert run.refuses(lambda t=t, g=g: symbolic.snap().add(t, g))
+                other = symbolic.snap()
+                other.at = symbolic.at.snap()
+                assert run.refuses(lambda t=t, g=g, other=other: other.add(g, t))
             places = [(t, g) for t in range(4) for g in range(4)]
             assert [run.value(symbolic.has(*x)) for x in places] == [concrete.has(*x) for x in places]
+            assert [run.value(symbolic.at[g]) for g in where] == [concrete.at[g] for g in where] == list(where.values())
         run.settle()
 
 
@@ -279,9 +306,9 @@ def test_map_of_integers(steps):
         symbolic.fill(0)
         for what, g, v in steps:
             old = symbolic.snap()
-            before = {x: concrete.data.get(x, 0) for x in range(4)}
+            before = {x: concrete.get(x, 0) for x in range(4)}
             if what < 8:
                 concrete[g], symbolic[g] = v, v
-            assert {x: run.value(symbolic[x]) for x in range(4)} == {x: concrete.data.get(x, 0) for x in range(4)}
+            assert {x: run.value(symbolic[x]) for x in range(4)} == {x: concrete.get(x, 0) for x in range(4)}
             assert {x: run.value(old[x]) for x in range(4)} == before
         run.settle()

@@ -4,25 +4,22 @@ from kvproof.core import admission, blocks, groups, running, schedule, swapping
 from kvproof.core.status import Status
 
 
-def take_block_twice(d, g, q):
+def take_block_twice(d, q, g):
     """A block stands twice in one table."""
-    b = d.gpu.pop()
-    d.refs.take(b)
-    d.plan.slot(g, q, d.table.size(g, q), b)
-    d.table.append(g, q, b)
+    d.table.extend(g, q, d.gpu)
     if d.table.size(g, q) == 2:
         d.table.put(g, q, 1, d.table.block(g, q, 0))
 
 
-def copy_tail_keeps_reference(d, g, q):
+def unshare_keeps_reference(d, q, g):
     """Copy-on-write does not drop the reference to the source."""
     i = d.table.size(g, q) - 1
     source = d.table.block(g, q, i)
-    target = d.gpu.pop()
-    d.refs.take(target)
-    d.table.put(g, q, i, target)
-    d.plan.copied(source, target)
-    d.plan.slot(g, q, i, target)
+    if d.refs.shared(source):
+        target = d.gpu.take()
+        d.table.put(g, q, i, target)
+        d.plan.copied(source, target)
+        d.plan.slot(g, q, i, target)
 
 
 def give_back_forgets_host(d, b):
@@ -41,10 +38,8 @@ def recompute_keeps_computed(d, g):
     d.plan.preempted(g, "recompute")
 
 
-def grow_writes_shared_tail(d, q, g):
+def shared_tail_is_written(d, q, g):
     """A shared tail is written in place: no copy."""
-    if d.clock - d.born[g] > d.span(d.table.size(g, q)):
-        blocks.take_block(d, g, q)
 
 
 def uncharge_nothing(d, g):
@@ -54,7 +49,7 @@ def uncharge_nothing(d, g):
 def move_sequence_in_reversed(d, q, g):
     """The blocks of a sequence come back in the wrong order."""
     size = d.table.size(g, q)
-    d.times("move_in", size, lambda d, i, g, q: blocks.move_in(d, i, g, q), g, q)
+    d.each_index("move_in", size, lambda d, i, g, q: blocks.move_in(d, i, g, q), g, q)
     for i in range(size // 2):
         j = size - 1 - i
         a, b = d.table.block(g, q, i), d.table.block(g, q, j)
@@ -66,10 +61,10 @@ def move_sequence_in_reversed(d, q, g):
 
 BROKEN = {
     take_block_twice: (blocks.take_block, ("refcount_exact",)),
-    copy_tail_keeps_reference: (blocks.copy_tail, ("refcount_exact", "conservation", "no_hazard_ordered")),
+    unshare_keeps_reference: (blocks.unshare, ("refcount_exact", "conservation", "no_hazard_ordered")),
     give_back_forgets_host: (blocks.give_back, ("conservation",)),
     recompute_keeps_computed: (running.recompute, ("token counts",)),
-    grow_writes_shared_tail: (blocks.grow_sequence, ("no_shared_write", "two writers")),
+    shared_tail_is_written: (blocks.unshare, ("no_shared_write", "two writers")),
     uncharge_nothing: (running.uncharge, ("budget_exact",)),
     move_sequence_in_reversed: (blocks.move_sequence_in, ("swap_", "two owners", "shared within")),
 }

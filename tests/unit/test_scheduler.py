@@ -136,8 +136,8 @@ def test_growing_takes_the_difference():
     g = 0
     held = []
     for tokens in (4, 8, 8):
-        d.repeat("fill", blocks.fill, g, 0, d.blocks_for(tokens))
-        held.append((d.table.size(g, 0), d.gpu.count()))
+        d.times("fill", d.blocks_for(tokens) - d.table.size(g, 0), blocks.take_block, 0, g)
+        held.append((d.table.size(g, 0), d.gpu.n))
     assert held == [(1, 7), (2, 6), (2, 6)]
 
 

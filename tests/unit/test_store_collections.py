@@ -8,9 +8,9 @@ from kvproof.store.collections import Results, Stack, Twin, cell_blocks, cells
 
 def push_and_pop(d, model, op):
     kind, b, _, _ = op
-    assert d.gpu.count() == len(model.gpu)
+    assert d.gpu.n == len(model.gpu)
     if kind % 2 and model.gpu:
-        assert d.gpu.pop() == model.gpu.pop(0)
+        assert d.gpu.take() == model.gpu.pop(0)
     elif b not in model.gpu:
         d.gpu.push(b)
         model.gpu.insert(0, b)
@@ -23,15 +23,14 @@ def test_stack(plan):
 
 def test_a_stack_of_cells_and_back():
     assert cell_blocks(cells([3, 1, 2])) == [3, 1, 2]
-    assert Stack(cells(range(GPU, GPU + CPU)), CPU).pop() == GPU
+    assert Stack(cells(range(GPU, GPU + CPU)), CPU).take() == GPU
 
 
 def count_references(d, model, op):
     kind, b, _, _ = op
     assert d.refs.shared(b) == (model.refs.get(b, 0) > 1)
     if b not in model.refs:
-        d.refs.take(b)
-        model.refs[b] = 1
+        model.refs[b] = 1  # taken from a pool: only counts above 1 are stored
     elif kind % 2:
         d.refs.share(b)
         model.refs[b] += 1
@@ -85,11 +84,18 @@ def edit_tables(d, model, op):
     assert d.table.distinct(g) == len({x for table in tables for x in table})
     if all(tables):
         assert d.table.pending_copies(g) == len(tables) - len({table[-1] for table in tables})
+    live = live_of(model, g)
+    assert d.table.height(g) == len(model.tables.get((g, live[0]), []))
+    assert d.capacity(g) == d.config.block_size * d.table.height(g)
     if kind % 4 == 0 and b not in row:  # the blocks of one table differ
-        d.table.append(g, q, b)
+        if kind:
+            d.table.append(g, q, b)
+        else:
+            d.table.extend(g, q, Stack((b, None), 1))
         model.tables[(g, q)] = [*row, b]
+        assert d.plan.slots[-1] == (g, q, len(row), b)
     elif kind % 4 == 1 and row:
-        assert d.table.pop(g, q) == row[-1]
+        assert d.table.pop_block(g, q) == row[-1]
         model.tables[(g, q)] = row[:-1]
         if not row[:-1]:
             del model.tables[(g, q)]
@@ -158,16 +164,18 @@ def ring(d, model, op):
     there = [x for x in sorted(model.key, key=model.key.__getitem__) if (t, x) in model.calendar]
     assert d.due.ordered(t) == there
     assert d.due.has(t, g) == (g in there)
-    if g not in there:
-        d.due.add(t, g)
+    old = next((s for s, x in model.calendar if x == g), None)
+    if old is None:
+        d.due.add(g, t)
         model.calendar.add((t, g))
-    elif kind % 2:
-        d.due.remove(t, g)
-        model.calendar.remove((t, g))
-    elif t == u or (u, g) not in model.calendar:
-        d.due.move(t, u, g)
-        model.calendar.remove((t, g))
-        model.calendar.add((u, g))
+    else:
+        assert d.alarm[g] == old
+        model.calendar.remove((old, g))
+        if kind % 2:
+            d.due.remove(g)
+        else:
+            d.due.move(g, u)
+            model.calendar.add((u, g))
 
 
 @given(drafts)
@@ -192,16 +200,16 @@ def test_who_leaves_during_a_due_round_is_not_served():
     def serve(d, g):
         served.append(g)
         if g == 0:
-            d.due.remove(d.clock, 1)
-            d.due.move(d.clock, d.clock + 1, 0)
+            d.due.remove(1)
+            d.due.move(0, d.clock + 1)
 
     def two_are_due(d, model, op):
         for g in (0, 1, 2):
-            d.due.add(d.clock, g)
+            d.due.add(g, d.clock)
         d.each_due("serve", serve)
         for g in (2, 0):
             if d.due.has(d.clock + (g == 0), g):
-                d.due.remove(d.clock + (g == 0), g)
+                d.due.remove(g)
 
     grow([(0, "close", [(0, 0, 0, 0)])], two_are_due)
     assert served == [0, 2]
