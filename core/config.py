@@ -12,19 +12,29 @@ class ConfigError(ValueError):
     """A configuration that cannot work. The message names the field."""
 
 
-def _at_least(low: int) -> Any:
-    def check(instance: object, attribute: "attrs.Attribute[int]", value: object) -> None:
-        if type(value) is not int:
-            raise ConfigError(f"{attribute.name}: must be an integer, got {value!r}")
-        if value < low:
-            raise ConfigError(f"{attribute.name}: must be >= {low}, got {value}")
-        if value > LARGEST:
-            raise ConfigError(f"{attribute.name}: must be <= {LARGEST}, got {value}")
-
-    return check
-
-
 LARGEST = 2**40
+
+
+def _whole(instance: object, attribute: "attrs.Attribute[int]", value: object) -> None:
+    """A whole number from the field's least value to LARGEST."""
+    low = attribute.metadata["least"]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{attribute.name}: must be an integer, got {value!r}")
+    if value < low:
+        raise ConfigError(f"{attribute.name}: must be >= {low}, got {value}")
+    if value > LARGEST:
+        raise ConfigError(f"{attribute.name}: must be <= {LARGEST}, got {value}")
+
+
+def _flag(instance: object, attribute: "attrs.Attribute[bool]", value: object) -> None:
+    """True or false, nothing that counts as such."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{attribute.name}: must be true or false, got {value!r}")
+
+
+def _size(least: int, default: Any = attrs.NOTHING) -> Any:
+    """A field that is checked by `_whole`."""
+    return attrs.field(default=default, validator=_whole, metadata={"least": least})
 
 
 @attrs.frozen(kw_only=True)
@@ -34,14 +44,14 @@ class Config:
     Raises `ConfigError` for a value out of range or a combination that cannot work.
     """
 
-    num_gpu_blocks: int = attrs.field(validator=_at_least(1))
-    num_cpu_blocks: int = attrs.field(validator=_at_least(0))
-    block_size: int = attrs.field(default=16, validator=_at_least(1))
-    watermark_blocks: int = attrs.field(default=0, validator=_at_least(0))
-    max_num_seqs: int = attrs.field(default=256, validator=_at_least(1))
-    max_num_batched_tokens: int = attrs.field(default=2048, validator=_at_least(1))
-    max_model_len: int = attrs.field(default=2048, validator=_at_least(1))
-    vllm_v0: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    num_gpu_blocks: int = _size(1)
+    num_cpu_blocks: int = _size(0)
+    block_size: int = _size(1, 16)
+    watermark_blocks: int = _size(0, 0)
+    max_num_seqs: int = _size(1, 256)
+    max_num_batched_tokens: int = _size(1, 2048)
+    max_model_len: int = _size(1, 2048)
+    vllm_v0: bool = attrs.field(default=False, validator=_flag)
 
     def __attrs_post_init__(self) -> None:
         if self.max_num_seqs > self.max_num_batched_tokens:

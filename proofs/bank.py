@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 import kvproof.core
-from kvproof.core import groups, schedule
+from kvproof.core import admission, groups, running, schedule, swapping
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.spec.check import failed
@@ -109,12 +109,44 @@ def thaw(frozen: Any) -> State:
     return State(maps=Version(maps_of([_own(c) for c in frozen[1]])), **frozen[0])
 
 
+PREFILLS = ("admit_next", "compute_next")
+STEP = (*PREFILLS, "swap_in_next", "preempt", "make_room", "serve")
+"""Steps of a pass that are tried on their own."""
+
+
+def spent_before(name: str, state: State) -> int:
+    """The budget spent where a step is taken: a decode step has been charged for everybody who decodes."""
+    return state.seqs - len(state.prefilling[1]) if name in STEP and name not in PREFILLS else 0
+
+
 def perform(d: Draft, action: Action) -> Any:
-    """Call a transition."""
+    """Call a transition, or a step of a pass."""
     name, *x = action
     if name == "commit":
         return schedule.commit(d, Results(x[0]), x[1])
-    return getattr(schedule if name == "schedule" else groups, name)(d, *x)
+    if name == "serve":
+        name = "serve_v0" if d.config.vllm_v0 else "serve"
+    if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget"):
+        return getattr(schedule if name == "schedule" else groups, name)(d, *x)
+    if name not in PREFILLS:
+        d.spent = d.seqs - d.prefilling.count()
+    home = admission if name in PREFILLS else swapping if name == "swap_in_next" else running
+    return getattr(home, name)(d, *x)
+
+
+def steps(state: State, r: random.Random) -> list[Action]:
+    """The steps that a pass might take here."""
+    if state.issued:
+        return []
+    decoding = [g for g in state.running[1] if g not in state.prefilling[1]]
+    late = state.due.get(state.clock)
+    out: list[Action] = [("admit_next",)] if state.waiting[1] else []
+    out += [("compute_next",)] if state.prefilling[1] else []
+    out += [("swap_in_next",)] if state.swapped[1] and not late else []
+    out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1])))]
+    for g in r.sample(decoding, min(2, len(decoding))):
+        out += [("serve", g), ("make_room", g, state.gpu_free + r.choice((-1, 0, 1, 1, 2)))]
+    return out
 
 
 def step(state: State, mode: str, action: Action) -> State | None:
@@ -264,6 +296,7 @@ def build(walks: int = WALKS) -> list[Trial]:
                 here.append(Situation(config, mode, tuple(recipe), edits, edited(frozen, edits)))
             for situation in here:
                 passes = [a for a in some if a[0] == "schedule" or a[0] == "commit"]
+                passes += steps(situation.state(), r)
                 for action in [*passes, *r.sample(some, min(6, len(some)))]:
                     lines = traced(situation.frozen, mode, action)
                     signature = (lines, config["vllm_v0"])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import attrs
 
-from kvproof.proofs import block_rules, pass_rules, phase_rules, swap_rules, transitions
+from kvproof.proofs import block_rules, decisions, pass_rules, phase_rules, swap_rules, transitions
 from kvproof.proofs.contracts import Contract
 from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.rules import Hoare
@@ -45,7 +45,9 @@ def _of(contract: Contract) -> Case:
 
 
 ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items()}
-ALL.update({name: Case(name, fn, uses, WEIGHTS.get(name, 1.0)) for name, (fn, uses) in transitions.CASES.items()})
+ALL.update(
+    {name: Case(name, fn, uses, WEIGHTS.get(name, 1.0)) for name, (fn, uses) in (transitions.CASES | decisions.CASES).items()}
+)
 
 TRANSITIONS = ("add", "fork", "finish_sequence", "abort", "forget", "schedule", "commit")
 """The public transitions: each must be a case."""

@@ -31,7 +31,7 @@ STATUSES = (
     "FINISHED_IGNORED",
 )
 ENDS = {"first": "last", "last": "first", "enqueue_front": "enqueue_back", "enqueue_back": "enqueue_front"}
-LOOPS = {"repeat": 2, "times": 3, "each_member": 1}
+LOOPS = {"repeat": 2, "times": 3, "each_index": 3, "each_member": 1}
 """Method of the draft -> how many arguments stand before those that are passed on; all of these are numbers."""
 
 

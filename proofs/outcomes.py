@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvproof.core.status import Status
-from kvproof.spec import effects
+from kvproof.proofs.bank import STEP
+from kvproof.spec import decisions, effects
 from kvproof.spec.check import head, lists, representation
 from kvproof.spec.invariants import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
@@ -24,6 +25,7 @@ ENABLED: dict[str, Callable[..., bool]] = {
     "forget": lambda e, g: e.status[g] >= Status.FINISHED_STOPPED,
     "schedule": lambda e: not e.issued,
     "commit": lambda e, got, ended: e.issued,
+    **dict.fromkeys(STEP, lambda e, *x: True),
 }
 
 
@@ -122,6 +124,17 @@ def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     ]
 
 
+def _last(e: Any) -> int:
+    return int(e.running.ids[-1])
+
+
+STEPS: dict[str, Callable[..., list[Clause]]] = {
+    "admit_next": lambda d, e, x, r: decisions.admission(d, e, e.waiting.ids[0], r),
+    "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
+    "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
+    "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], x[1], _last(e), r),
+    "serve": lambda d, e, x, r: decisions.service(d, e, x[0]),
+}
 AFTER: dict[str, Callable[..., list[Clause]]] = {
     "add": _add,
     "abort": _abort,
@@ -133,8 +146,14 @@ AFTER: dict[str, Callable[..., list[Clause]]] = {
 }
 
 
-def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], result: Any) -> list[Clause]:
-    """Everything that is said of the state after a transition. `alone`: the view of it that ranges over nothing of `e`."""
+def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], result: Any, wish: bool) -> list[Clause]:
+    """Everything that is said of the state after a transition or a step of a pass, in which a policy has one `wish`.
+
+    `alone`: the view of it that ranges over nothing of `e`.
+    """
+    if name in STEP:
+        exact = decisions.mode(d, e, arguments[0], wish) if name == "preempt" else STEPS[name](d, e, arguments, result)
+        return [*effects.everything(alone, in_pass=True), *exact, *lists(d.plan.source), *representation(d.state)]
     return [
         *effects.everything(alone),
         ("group_together: one device", group_together(alone)),

@@ -18,7 +18,7 @@ from kvproof.proofs.pass_rules import (
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.shapes import assume
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import effects
+from kvproof.spec import decisions, effects
 from kvproof.spec.invariants import R, S, W, decodes
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 
@@ -276,6 +276,11 @@ def _admit_post(d: Any, e: Any, g: Any, tokens: Any, blocks: Any) -> Clauses:
         *others_same(d, e, g, ("status", "key")),
         ("status_graph: it runs", d.status[g] == R),
         ("budget_exact: charged", both(d.spent > e.spent, d.plan.ends == e.plan.ends)),
+        (
+            "budget_exact: what it computes",
+            d.spent == e.spent + decisions.least(e.length[g], d.config.max_num_batched_tokens),
+        ),
+        decisions.joins(d, e, g, d.running),
         ("helper: one less waits", both(d.waiting.n == e.waiting.n - 1, d.running.n == e.running.n + 1)),
     ]
 
@@ -562,7 +567,8 @@ def _swap_in_post(d: Any, e: Any, g: Any) -> Clauses:
         *swapped_since(d, e),
         *others_same(d, e, g, ("status", "key")),
         ("status_graph: it runs", d.status[g] == R),
-        ("budget_exact: charged", both(d.spent > e.spent, d.plan.ends == e.plan.ends)),
+        ("budget_exact: charged", both(d.spent == e.spent + e.members.n[g], d.spent > e.spent, d.plan.ends == e.plan.ends)),
+        decisions.joins(d, e, g, d.running),
         ("helper: one less is swapped", both(d.swapped.n == e.swapped.n - 1, d.running.n == e.running.n + 1)),
     ]
 

@@ -94,8 +94,11 @@ class Bench:
         """Is some clause false after this call?"""
         name, *x = action
         e, told = self.before(situation)
+        e.spent = bank.spent_before(name, e.state)
         enabled = bool(outcomes.ENABLED[name](e, *x))
-        d = Counted(situation.state(), bank.POLICIES[situation.mode])
+        policy = bank.POLICIES[situation.mode]
+        d = Counted(situation.state(), policy)
+        wish = name == "preempt" and policy.swaps(x[0])
         try:
             with in_time():
                 try:
@@ -114,9 +117,9 @@ class Bench:
                 for g, q in d.plan.drops:
                     told.finished(g, q)
                 alone, after = View(state, plan, told), View(state, plan, told, before=e)
-                if name == "schedule":
+                if name == "schedule" or name in bank.STEP:
                     alone.spent = after.spent = d.spent
-                for clause, true in outcomes.after(name, alone, after, e, tuple(x), result):
+                for clause, true in outcomes.after(name, alone, after, e, tuple(x), result, wish):
                     if not true:
                         return Counterexample(situation, action, clause, frozen)
         except Exception as error:

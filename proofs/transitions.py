@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from kvproof.core import admission, groups, running, schedule
+from kvproof.core import groups, running, schedule
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.proofs.block_rules import BLOCKS, frame_others, same_plan
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.pass_rules import bucket_shrinks, laws, serve_pre
-from kvproof.proofs.phase_rules import in_prefill_phase
 from kvproof.proofs.rules import RULES, Hoare, Rule
 from kvproof.proofs.shapes import ZResults
 from kvproof.proofs.sym import PathEnd, forall, fresh, run
@@ -401,32 +400,7 @@ def case_forget() -> None:
     )
 
 
-# --- exact refusal --------------------------------------------------------------------------------
-def case_refusal() -> None:
-    """kvproof: the head of the line is refused for capacity exactly when its prompt can never fit."""
-    d: Any = ZDraft(Hoare())
-    for _, c in in_prefill_phase(d):
-        run().assume(c)
-    run().assume(d.span_rises())
-    run().assume(both(d.waiting.n >= 1, negate(d.config.vllm_v0)))
-    g, e = d.waiting.first(), d.snap()
-    admission.admit_next(d)
-    never = e.span(d.config.num_gpu_blocks) < e.length[g]
-    too_long = e.prompt[g] > e.config.max_model_len
-    behind = forall(1, lambda t: implies(e.swapped.has_[t], e.key[g] < e.key[t]), lambda t: [[e.swapped.has_[t]]])
-    turn = either(e.swapped.n == 0, behind)
-    ended = d.plan.ends > e.plan.ends
-    outcome = choose(e.length[g] > e.prompt[g], Status.FINISHED_CAPACITY, Status.FINISHED_IGNORED)
-    prove(
-        [
-            ("infeasible_refused: only who can never fit, or is too long", implies(ended, either(never, too_long))),
-            ("infeasible_refused: whoever can never fit, at its turn", implies(both(turn, either(never, too_long)), ended)),
-            ("infeasible_refused: ignored if it has produced nothing", implies(ended, d.status[g] == outcome)),
-        ],
-        "after admit_next",
-    )
-
-
+# --- exact endings -----------------------------------------------------------------------------------
 def case_outgrown() -> None:
     """kvproof: a running group of one sequence ends for capacity exactly when its next block would exceed the pool."""
     d: Any = ZDraft(Hoare())
@@ -463,6 +437,5 @@ CASES = {
     "fork": (case_fork, ()),
     "finish_sequence": (case_finish_sequence, ("end",)),
     "forget": (case_forget, ()),
-    "refusal": (case_refusal, ("end", "admit")),
     "outgrown": (case_outgrown, ("append_slots", "find_blocks")),
 }

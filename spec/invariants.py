@@ -420,7 +420,17 @@ def lengths(d: Any) -> Truth:
             ),
             implies(
                 decodes(d, g),
-                lambda: both(d.prompt[g] <= d.clock - d.born[g], implies(d.sampling.has_[g], d.prompt[g] < d.clock - d.born[g])),
+                lambda: both(
+                    d.prompt[g] <= d.clock - d.born[g],
+                    implies(
+                        d.sampling.has_[g],
+                        both(
+                            d.prompt[g] <= d.length[g],
+                            d.computed[g] == d.length[g],
+                            d.clock - d.born[g] == d.length[g] + 1,
+                        ),
+                    ),
+                ),
             ),
         )
 
