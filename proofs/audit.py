@@ -80,7 +80,7 @@ class Report:
 # --- the proofs of one mutant ---------------------------------------------------------------------------------------------------
 def reaching(function: str) -> list[str]:
     """The cases that run this function, the cheap ones first."""
-    some = [n for n, c in cases.ALL.items() if function in mutate.reach(n, c.uses)]
+    some = [n for n, c in cases.ALL.items() if any(function in mutate.reach(root, c.uses) for root in c.roots)]
     return sorted(some, key=lambda n: cases.ALL[n].weight)
 
 

@@ -30,8 +30,10 @@ from kvproof.store.versions import NAMES, Version, maps_of
 Action = tuple[Any, ...]  # (name of the transition, its arguments)
 Line = tuple[str, int]
 Edits = tuple[tuple[str, int, int], ...]
-WALKS, STEPS, EACH = 240, 40, 16
+WALKS, STEPS, EACH = 400, 40, 16
 """Walks of this many steps; of each set of lines that some call runs, this many calls are kept."""
+EACH_STEP = 5
+"""Of the steps that run the same lines in states alike (`alike`)."""
 STEP_LIMIT = 3000
 
 
@@ -140,12 +142,12 @@ def steps(state: State, r: random.Random) -> list[Action]:
         return []
     decoding = [g for g in state.running[1] if g not in state.prefilling[1]]
     late = state.due.get(state.clock)
-    out: list[Action] = [("admit_next",)] if state.waiting[1] else []
+    out: list[Action] = [("admit_next",)] if state.waiting[1] and not state.prefilling[1] else []
     out += [("compute_next",)] if state.prefilling[1] else []
     out += [("swap_in_next",)] if state.swapped[1] and not late else []
     out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1])))]
     for g in r.sample(decoding, min(2, len(decoding))):
-        out += [("serve", g), ("make_room", g, state.gpu_free + r.choice((-1, 0, 1, 1, 2)))]
+        out += [("serve", g), *(("make_room", g, state.gpu_free + more) for more in (-1, 0, 1))]
     return out
 
 
@@ -192,8 +194,8 @@ def some_config(r: random.Random) -> dict[str, Any]:
     model = r.choice((40, 12, 8, 5))
     tokens = max(r.choice((30, 12, 8, 6, 4, 3, 2, 1)), model if v0 else 1)
     return {
-        "num_gpu_blocks": r.choice((1, 2, 3, 4, 5, 6, 7)),
-        "num_cpu_blocks": r.choice((0, 1, 2, 3, 4, 6, 6, 8)),
+        "num_gpu_blocks": r.choice((1, 2, 3, 4, 5, 6, 7, 9, 12)),
+        "num_cpu_blocks": r.choice((0, 1, 2, 4, 6, 8, 12, 20)),
         "block_size": r.choice((1, 2, 2, 3)),
         "watermark_blocks": r.choice((0, 0, 0, 1, 2)),
         "max_num_seqs": min(r.choice((1, 2, 3, 4, 6)), tokens),
@@ -231,7 +233,16 @@ def actions(state: State, r: random.Random) -> list[Action]:
     return list(dict.fromkeys(out))
 
 
-WEIGHT = {"add": 3.0, "schedule": 5.0, "commit": 5.0, "fork": 2.5, "abort": 0.25, "finish_sequence": 0.35, "forget": 0.6}
+WEIGHT = {
+    "add": 3.0,
+    "schedule": 5.0,
+    "commit": 5.0,
+    "fork": 2.5,
+    "abort": 0.25,
+    "finish_sequence": 0.35,
+    "forget": 0.6,
+    "preempt": 1.0,
+}
 
 
 def choose(state: State, some: list[Action], r: random.Random) -> Action:
@@ -246,7 +257,7 @@ def some_edits(frozen: Any, r: random.Random) -> Edits:
     """Edits that keep the invariants; () if none was found."""
     scalars, _ = frozen
     decoding = [g for g in scalars["running"][1] if g not in scalars["prefilling"][1]]
-    kinds = ["watermark_blocks", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "prefilled"]
+    kinds = ["watermark_blocks", "max_num_batched_tokens", "max_num_seqs", "prefilled"]
     kind = r.choice(kinds + (["alarm", "expires"] if decoding else []))
     g = r.choice(decoding) if decoding else 0
     value = r.choice((0, 1)) if kind == "prefilled" else r.choice((0, 1, 2, 3, 4, 6, 9))
@@ -281,6 +292,16 @@ def traced(frozen: Any, mode: str, action: Action) -> frozenset[Line]:
     return frozenset(lines)
 
 
+def alike(state: State, action: Action) -> tuple[Any, ...]:
+    """What a step's decision may hang on, coarsely."""
+    c = state.config
+    few = tuple(min(len(q[1]), 2) for q in (state.waiting, state.swapped, state.prefilling, state.running))
+    seats = min(c.max_num_seqs - state.seqs, 2)
+    tokens = min(c.max_num_batched_tokens - spent_before(action[0], state), 2)
+    shared = bool(len(state.refs))
+    return (*few, seats, tokens, c.watermark_blocks > 0, min(state.gpu_free, 3), shared)
+
+
 def build(walks: int = WALKS) -> list[Trial]:
     """The bank. The same in every run."""
     trials: list[Trial] = []
@@ -299,11 +320,12 @@ def build(walks: int = WALKS) -> list[Trial]:
                 passes += steps(situation.state(), r)
                 for action in [*passes, *r.sample(some, min(6, len(some)))]:
                     lines = traced(situation.frozen, mode, action)
-                    signature = (lines, config["vllm_v0"])
-                    if kept[signature] < EACH:
+                    step_only = action[0] in STEP
+                    signature = (lines, config["vllm_v0"], alike(situation.state(), action) if step_only else action[0])
+                    if kept[signature] < (EACH_STEP if step_only else EACH):
                         kept[signature] += 1
                         trials.append(Trial(situation, action, lines))
-            action = choose(state, some, r)
+            action = choose(state, some + [a for a in steps(state, r) if a[0] == "preempt"], r)
             if (after := step(state, mode, action)) is not None:
                 state = after
                 recipe.append(action)

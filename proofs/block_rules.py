@@ -138,7 +138,31 @@ def _release_inv(d: Any, e: Any, i: Any, g: Any, q: Any) -> Clauses:
             ),
         ),
         ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+        ("conservation: what is not held any more is free", _freed(d, e, g)),
+        ("conservation: on its own device", _on_one_device(d, e, g)),
     ]
+
+
+def _freed(d: Any, e: Any, g: Any) -> Any:
+    """Every block that g has given up for good is back in a pool."""
+    return d.gpu.n + d.cpu.n + d.table.held[g] == e.gpu.n + e.cpu.n + e.table.held[g]
+
+
+def _on_one_device(d: Any, e: Any, g: Any) -> Any:
+    return implies(on_gpu_only(e, g), both(on_gpu_only(d, g), d.cpu.n == e.cpu.n))
+
+
+def _holds_nothing(d: Any, g: Any) -> Any:
+    w, rest = fresh("held"), d.table.held[g]
+    owner = fresh("owner") == d.table.owner_g[w, 0]  # names the term for the solver
+    assume(both(rest >= 0, owner, either(rest == 0, both(d.refs.of[w] >= 1, d.table.group_of[w] == g))))  # a number of blocks
+    return rest == 0
+
+
+def _gave(d: Any, e: Any, g: Any) -> Any:
+    """A pool has what g held, if all that was on its device."""
+    gpu, cpu, held = d.gpu.n - e.gpu.n, d.cpu.n - e.cpu.n, e.table.held[g]
+    return both(gpu + cpu == held, implies(on_gpu_only(e, g), both(gpu == held, cpu == 0)))
 
 
 RULES["release"] = Rule(BLOCKS, _release_inv)
@@ -152,6 +176,8 @@ RULES["release_all"] = Rule(
             forall(1, lambda q: implies(q < j, d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]]),
         ),
         ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+        ("conservation: what is not held any more is free", _freed(d, e, g)),
+        ("conservation: on its own device", _on_one_device(d, e, g)),
     ],
 )
 
@@ -173,7 +199,9 @@ RELEASE = Contract(
         *frame_others(d, e, g),
         ("ownership_by_status: g owns nothing", forall(1, lambda q: d.table.size_[g, q] == 0, lambda q: [[d.table.size_[g, q]]])),
         ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+        ("conservation: the pools get what g held", _gave(d, e, g)),
     ],
+    cuts=lambda d, e, g: [("conservation: g holds nothing", _holds_nothing(d, g))],
 )
 
 

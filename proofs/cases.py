@@ -15,12 +15,13 @@ from kvproof.proofs.sym import fresh, run
 class Case:
     """One proof: `run` under `sym.explore`, with the summaries in `uses` installed.
 
-    `weight` is about its seconds: long ones start first.
+    `roots` are the functions of the core that it calls; `weight` is about its seconds: long ones start first.
     """
 
     name: str
     run: Callable[[], None]
     uses: tuple[str, ...]
+    roots: tuple[str, ...]
     weight: float = 1.0
 
 
@@ -38,16 +39,15 @@ WEIGHTS = {
 
 def _of(contract: Contract) -> Case:
     def go() -> None:
-        run().notes["head"] = fresh("head")
+        run().notes.update(head=fresh("head"), line=fresh("line"))
         contract.prove(ZDraft(Hoare()))
 
-    return Case(contract.function, go, contract.uses, WEIGHTS.get(contract.function, 1.0))
+    return Case(contract.function, go, contract.uses, (contract.function,), WEIGHTS.get(contract.function, 1.0))
 
 
 ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items()}
-ALL.update(
-    {name: Case(name, fn, uses, WEIGHTS.get(name, 1.0)) for name, (fn, uses) in (transitions.CASES | decisions.CASES).items()}
-)
+OTHERS = transitions.CASES | decisions.CASES
+ALL.update({name: Case(name, fn, uses, tuple(roots), WEIGHTS.get(name, 1.0)) for name, (fn, uses, *roots) in OTHERS.items()})
 
 TRANSITIONS = ("add", "fork", "finish_sequence", "abort", "forget", "schedule", "commit")
 """The public transitions: each must be a case."""

@@ -30,6 +30,8 @@ class Contract:
     """Functions whose summaries stand in for them while this one is proved."""
     answers: bool = False
     """Does it return a truth value? Then `post` is told it, as its last argument."""
+    cuts: Callable[..., Clauses] | None = None
+    """What is proved at the end of the body and then used for `post`."""
 
     @property
     def name(self) -> str:
@@ -64,6 +66,9 @@ class Contract:
         entry, before = d.snap(), d.versions()
         answer = self.real()(d, *args)
         check_frame(self.function, d, before, self.modifies)
+        for label, c in self.cuts(d, entry, *args) if self.cuts is not None else []:
+            run().prove(f"{label} [at the end of {self.function}]", c)
+            run().assume(c)
         for label, c in self.post(d, entry, *args, *((answer,) if self.answers else ())):
             run().prove(f"{label} [after {self.function}]", c)
 

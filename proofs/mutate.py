@@ -103,6 +103,8 @@ def _mutants_of(module: str) -> Iterator[Mutant]:
         for node, description, edit in changes(f, signatures()):
             tree = copy.deepcopy(original)
             edit(_find(tree, original, node))
+            if unbound(original, tree, name):
+                continue
             source = ast.unparse(ast.fix_missing_locations(tree))
             unknown = description.startswith("enqueue_") and ENDS[description.split(":")[0]] not in text(module)
             if source not in seen and not unknown:
@@ -110,6 +112,17 @@ def _mutants_of(module: str) -> Iterator[Mutant]:
                 yield Mutant(
                     module, name, getattr(node, "lineno", f.lineno), description, source, both=_both(original, node, edit)
                 )
+
+
+def _bound(f: ast.FunctionDef) -> set[str]:
+    return {n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def unbound(original: ast.Module, mutant: ast.Module, name: str) -> bool:
+    """Does the mutant read a variable that nothing sets? Any compiler or linter refuses that, so it is no mutant."""
+    old, new = (next(f for n, f in functions(tree) if n == name) for tree in (original, mutant))
+    read = {n.id for n in ast.walk(new) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return bool((_bound(old) - _bound(new)) & read)
 
 
 def _both(original: ast.Module, node: ast.AST, edit: Any) -> str | None:
@@ -217,8 +230,16 @@ def _code(source: str, module: str) -> dict[str, types.CodeType]:
 
 @contextmanager
 def switched(mutant: Mutant, source: str | None = None) -> Iterator[None]:
-    """Inside, the function objects of the core run the mutant's code (or `source`). Not methods and closures: see `namespace`."""
+    """Inside, the function objects of the core run the mutant's code (or `source`); so does the class `Config`."""
     home = importlib.import_module(f"kvproof.core.{mutant.module}")
+    if mutant.module == "config":  # a class made by decorators: all of it is made again
+        made, old = namespace(mutant), (home.Config, home.ConfigError)
+        vars(home).update(Config=made["Config"], ConfigError=made["ConfigError"])
+        try:
+            yield
+        finally:
+            vars(home).update(Config=old[0], ConfigError=old[1])
+        return
     real = getattr(home, mutant.function, None)
     if not isinstance(real, types.FunctionType):
         yield

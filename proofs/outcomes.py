@@ -35,12 +35,12 @@ def _nobody_else(d: Any, e: Any, g: int) -> Clause:
 
 
 def _add(d: Any, e: Any, x: Any, g: int) -> list[Clause]:
-    right = (Status.ABSENT, W, x[0], x[0], x[1])
+    right = (Status.ABSENT, W, x[0], x[0], x[1], e.ticket, e.ticket + 1)
     last = d.forall("group", lambda t: t == g or not unfinished(d, t) or d.key[t] < d.key[g])
     return [
         (
             "status_graph: it waits, with its prompt",
-            (e.status[g], d.status[g], d.length[g], d.prompt[g], d.limit[g]) == right,
+            (e.status[g], d.status[g], d.length[g], d.prompt[g], d.limit[g], g, d.ticket) == right,
         ),
         effects.moves(d, e, (Status.ABSENT, W)),
         _nobody_else(d, e, g),
@@ -92,6 +92,13 @@ def _forget(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     ]
 
 
+def _heads(d: Any) -> list[int]:
+    """Whoever may be first in line."""
+    line = [*d.waiting.ids[:2], *d.swapped.ids[:2]]
+    stayed = [g for g in d.waiting.ids if not d.plan.victim[g]]
+    return [*line, *stayed[:1], -1]
+
+
 def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     t, p = d.table, d.plan
     alone = d.forall("slot", lambda g, q, i: p.piece[g] == 0 or not t.live(g, q, i) or d.refs.of[t.at[g, q, i]] == 1)
@@ -99,6 +106,7 @@ def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         *of_pass(d, e),
         *lists(p.source),
         *head(d, e),
+        *(c for g in _heads(d) for c in decisions.turns(d, e, g)),
         ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
         ("no_shared_write: what is prefilled is exclusive", alone),
     ]
@@ -119,6 +127,7 @@ def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         ("total: no step is in flight", not d.issued),
         effects.moves(d, e, (R, Status.FINISHED_STOPPED), (R, Status.FINISHED_LENGTH_CAPPED)),
         ("helper: everybody is below its limit", below),
+        effects.capped(d, e),
         ("status_graph: only who is said to have stopped has", d.forall("group", asked)),
         ("status_graph: who is said to have ended has", all(obeyed(g, q) for g, q in ended)),
     ]

@@ -262,7 +262,10 @@ def _preempt_post(d: Any, e: Any, g: Any) -> Clauses:
                 d.prefilling.n == e.prefilling.n - choose(e.prefilling.has_[g], 1, 0),
             ),
         ),
-        ("helper: the pool only grows", d.gpu.n >= e.gpu.n),
+        (
+            "conservation: the pool gets what it held",
+            both(d.gpu.n >= e.gpu.n, implies(d.status[g] == W, d.gpu.n == e.gpu.n + e.table.held[g])),
+        ),
         ("helper: kvproof keeps keys", either(d.config.vllm_v0, d.key[g] == e.key[g])),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         no_new_tables(d, e),
@@ -323,6 +326,7 @@ def since(d: Any, e: Any) -> Clauses:
             "helper: only more preempted or ended",
             both(p.victims >= o.victims, p.ends >= o.ends, d.swapped.n >= e.swapped.n, p.total == o.total),
         ),
+        ("helper: nobody enters its prefill", d.prefilling.n <= e.prefilling.n),
         (
             "no_deadlock: the head keeps running or ends",
             implies(both(negate(d.config.vllm_v0), first), either(d.status[head] == R, p.ends > o.ends)),
@@ -428,7 +432,7 @@ def _serve_post(d: Any, e: Any, g: Any) -> Clauses:
 def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
     t, s = d.table, e.table
     exceeds = s.held[g] + blocks > d.config.num_gpu_blocks
-    alone = both(negate(d.config.vllm_v0), e.members.n[g] == 1)
+    single = e.members.n[g] == 1
     return [
         *in_running_phase(d),
         *since(d, e),
@@ -454,7 +458,11 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
         ),
         (
             "infeasible_refused: a single sequence ends exactly if it exceeds the pool",
-            implies(alone, iff(d.status[g] == Status.FINISHED_CAPACITY, exceeds)),
+            implies(single, iff(d.status[g] == Status.FINISHED_CAPACITY, both(negate(d.config.vllm_v0), exceeds))),
+        ),
+        (
+            "victim_is_last: it is recomputed only if blocks lack without it",
+            implies(both(d.status[g] == W, single), d.gpu.n - s.held[g] < blocks),
         ),
         (
             "infeasible_refused: nobody is evicted for it",

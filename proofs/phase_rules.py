@@ -186,6 +186,11 @@ def in_prefill_phase(d: Any) -> Clauses:
     ]
 
 
+def in_admission(d: Any) -> Clauses:
+    """The same once unfinished prefills have had their part."""
+    return [*in_prefill_phase(d), ("helper: unfinished prefills went first", either(d.prefilling.n == 0, d.spent >= 1))]
+
+
 def prefilled_since(d: Any, e: Any) -> Clauses:
     """What the prefills have done between e and d."""
     return [
@@ -196,6 +201,7 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
             "helper: only more",
             both(d.spent >= e.spent, d.plan.ends >= e.plan.ends, d.running.n >= e.running.n, d.swapped.n == e.swapped.n),
         ),
+        ("helper: nothing spent, no less room", implies(d.spent == e.spent, both(d.seqs == e.seqs, d.gpu.n >= e.gpu.n))),
         (
             "helper: no table is lost",
             forall(
@@ -271,7 +277,7 @@ RULES["compute"] = Rule(
 
 def _admit_post(d: Any, e: Any, g: Any, tokens: Any, blocks: Any) -> Clauses:
     return [
-        *in_prefill_phase(d),
+        *in_admission(d),
         *prefilled_since(d, e),
         *others_same(d, e, g, ("status", "key")),
         ("status_graph: it runs", d.status[g] == R),
@@ -290,7 +296,7 @@ ADMIT_CONTRACT = Contract(
     "admit",
     ADMIT,
     lambda d, g, tokens, blocks: [
-        *in_prefill_phase(d),
+        *in_admission(d),
         ("helper: g waits", both(d.status[g] == W, tokens == d.length[g])),
         ("table_length: blocks for all tokens", both(blocks >= 1, tokens <= d.span(blocks), d.span(blocks - 1) < tokens)),
         ("total: room", d.gpu.n >= blocks),
@@ -361,6 +367,7 @@ def _go_on_inv(d: Any, e: Any) -> Clauses:
             "no_deadlock: an unfinished prefill goes on",
             either(d.spent > e.spent, both(d.prefilling.n == e.prefilling.n, d.spent == e.spent)),
         ),
+        ("helper: nothing to go on with", implies(e.prefilling.n == 0, both(d.spent == e.spent, d.prefilling.n == 0))),
         (
             "helper: only more sample",
             forall(
@@ -435,9 +442,9 @@ def _owner_runs(d: Any) -> Any:
 
 RULES["admit"] = Rule(
     ADMIT,
-    lambda d, e: [*in_prefill_phase(d), *prefilled_since(d, e), *line_moves(d, e)],
+    lambda d, e: [*in_admission(d), *prefilled_since(d, e), *line_moves(d, e)],
     lambda d: (d.waiting.n, 0),
-    laws,
+    lambda d: [*laws(d), d.span_rises()],
     lambda d, e: [
         ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
         ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
@@ -445,6 +452,7 @@ RULES["admit"] = Rule(
             "no_deadlock: if nothing runs, a swapped group is first in line",
             implies(both(negate(d.config.vllm_v0), d.running.n == 0), _idle_blocked(d)),
         ),
+        decisions.left_waiting(d, run().notes["line"]),
     ],
 )
 
@@ -454,6 +462,7 @@ def _prefills_post(d: Any, e: Any) -> Clauses:
         *in_prefill_phase(d),
         *prefilled_since(d, e),
         *line_moves(d, e),
+        decisions.left_waiting(d, run().notes["line"]),
         ("no_deadlock: an unfinished prefill goes on", implies(e.prefilling.n >= 1, d.spent >= 1)),
         (
             "no_deadlock: nothing runs: a swapped group is first in line",
@@ -557,6 +566,7 @@ RULES["swap_in_next"] = Rule(
     lambda d, e: [
         ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
         ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
+        decisions.left_swapped(d, run().notes["line"]),
     ],
 )
 
@@ -602,6 +612,7 @@ def _swapped_post(d: Any, e: Any) -> Clauses:
             "no_deadlock: if nothing runs, the first in line comes back or ends",
             implies(idle, either(d.spent >= 1, d.plan.ends > e.plan.ends)),
         ),
+        decisions.left_swapped(d, run().notes["line"]),
     ]
 
 

@@ -9,7 +9,7 @@ import random
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -25,7 +25,7 @@ from kvproof.store.draft import State, initial
 
 SECONDS = 2.0
 """No call on a small state takes as long."""
-LONGEST = 400
+LONGEST = 2500
 """Trials of one mutant, at most; then walks with it."""
 
 
@@ -136,7 +136,7 @@ def relevant(trials: list[Trial], mutant: mutate.Mutant) -> list[Trial]:
     for k in (1, -1, 2, -2, 3, -3):  # a line that is only a part of a statement
         some = some or [t for t in trials if (mutant.module, mutant.line + k) in t.lines]
     for t in some:
-        kinds[t.lines, t.situation.config["vllm_v0"]].append(t)
+        kinds[t.lines, t.situation.config["vllm_v0"], t.action[0]].append(t)
     rows = list(kinds.values())
     return [t for column in itertools.zip_longest(*rows) for t in column if t is not None]
 
@@ -200,13 +200,18 @@ def refute_config(mutant: mutate.Mutant) -> str | None:
                 accepted = False
             if accepted != acceptable(fields):
                 return f"Config({fields}) is {'accepted' if accepted else 'refused'}"
+        for flag in (0, 1, "yes", None):
+            with suppress(made["ConfigError"]):
+                made["Config"](**{**base, "vllm_v0": flag})
+                return f"Config(vllm_v0={flag!r}) is accepted"
+        made["Config"](num_gpu_blocks=1, num_cpu_blocks=0)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def refute(
-    mutant: mutate.Mutant, trials: list[Trial], walks: int = 40, bench: Bench | None = None
+    mutant: mutate.Mutant, trials: list[Trial], walks: int = 20, bench: Bench | None = None
 ) -> Counterexample | str | None:
     """A counterexample to the mutant, if the bank or some walks have one. A text for `Config`, which has no states."""
     if mutant.module == "config":

@@ -186,6 +186,13 @@ class ZMembers(Shape):
         assume(forall(1, lambda q: implies(self.has_[g, q], w <= q), lambda q: [[self.has_[g, q]]]))
         return w
 
+    def some(self, g: Any) -> Any:
+        """One that lives, if any does."""
+        self._law(g)
+        w = fresh("some")
+        assume(implies(self.n[g] >= 1, self.has_[g, w]))
+        return w
+
     def start(self, g: Any) -> None:
         """g has sequence 0 alone."""
         self.has_.update(lambda old, t, q: choose(t == g, q == 0, old))

@@ -12,7 +12,7 @@ from kvproof.proofs.pass_rules import bucket_shrinks, laws, serve_pre
 from kvproof.proofs.rules import RULES, Hoare, Rule
 from kvproof.proofs.shapes import ZResults
 from kvproof.proofs.sym import PathEnd, forall, fresh, run
-from kvproof.spec import effects
+from kvproof.spec import decisions, effects
 from kvproof.spec import invariants as inv
 from kvproof.spec.invariants import R, W, decodes, tokens_of, unfinished
 from kvproof.spec.logic import both, choose, either, implies, negate
@@ -42,7 +42,7 @@ def start() -> Any:
         run().assume(c)
     for c in laws(d):
         run().assume(c)
-    run().notes["head"] = fresh("head")
+    run().notes.update(head=fresh("head"), line=fresh("line"))
     return d
 
 
@@ -67,6 +67,7 @@ def guarded(enabled: Any, fn: Any, *args: Any) -> Any:
 def case_schedule() -> None:
     """The pass, from the contracts of its phases."""
     d = start()
+    run().assume(d.span_rises())
     u = fresh("u")
     run().assume(either(negate(unfinished(d, u)), d.waiting.n + d.running.n + d.swapped.n >= 1))
     head = run().notes["head"]
@@ -114,6 +115,7 @@ def case_schedule() -> None:
                 ),
             ),
             ("group_together: one device", inv.group_together(d)),
+            *decisions.turns(d, e, run().notes["line"]),
         ],
         when,
     )
@@ -161,6 +163,7 @@ RULES["ended"] = Rule(
         *counts_stay(d, e),
         *_plan_untouched(d),
         effects.moves(d, e, (R, Status.FINISHED_STOPPED)),
+        effects.capped(d, e),
     ],
     laws=laws,
 )
@@ -172,6 +175,7 @@ RULES["expire"] = Rule(
         *counts_stay(d, e),
         *_plan_untouched(d),
         effects.moves(d, e, (R, Status.FINISHED_LENGTH_CAPPED)),
+        effects.capped(d, e),
         *bucket_shrinks(d, e),
         (
             "helper: who was looked at is below its limit",
@@ -225,6 +229,7 @@ def case_commit() -> None:
                 "helper: everybody is below its limit",
                 forall(1, lambda g: implies(decodes(d, g), d.clock - d.born[g] < d.limit[g]), lambda g: [[d.status[g]]]),
             ),
+            effects.capped(d, e),
             ("group_together: one device", inv.group_together(d)),
         ],
         when,
@@ -248,6 +253,7 @@ def case_add() -> None:
                     d.length[g] == prompt,
                     d.prompt[g] == prompt,
                     d.limit[g] == limit,
+                    both(g == e.ticket, d.ticket == e.ticket + 1),
                 ),
             ),
             effects.moves(d, e, (Status.ABSENT, W)),
@@ -405,7 +411,7 @@ def case_outgrown() -> None:
     """kvproof: a running group of one sequence ends for capacity exactly when its next block would exceed the pool."""
     d: Any = ZDraft(Hoare())
     g: Any = fresh("g")
-    run().notes["head"], run().notes["served"] = fresh("head"), g
+    run().notes.update(head=fresh("head"), line=fresh("line"), served=g)
     for _, c in serve_pre(d, g):
         run().assume(c)
     for c in laws(d):
@@ -429,13 +435,14 @@ def case_outgrown() -> None:
     )
 
 
-CASES = {
-    "schedule": (case_schedule, ("schedule_running", "schedule_prefills", "schedule_swapped")),
-    "commit": (case_commit, ("end",)),
-    "add": (case_add, ()),
-    "abort": (case_abort, ("end",)),
-    "fork": (case_fork, ()),
-    "finish_sequence": (case_finish_sequence, ("end",)),
-    "forget": (case_forget, ()),
-    "outgrown": (case_outgrown, ("append_slots", "find_blocks")),
+# name: (proof, functions for which summaries stand, functions of the core that are called)
+CASES: dict[str, Any] = {
+    "schedule": (case_schedule, ("schedule_running", "schedule_prefills", "schedule_swapped"), "schedule"),
+    "commit": (case_commit, ("end",), "commit"),
+    "add": (case_add, (), "add"),
+    "abort": (case_abort, ("end",), "abort"),
+    "fork": (case_fork, (), "fork"),
+    "finish_sequence": (case_finish_sequence, ("end",), "finish_sequence"),
+    "forget": (case_forget, (), "forget"),
+    "outgrown": (case_outgrown, ("append_slots", "find_blocks"), "serve"),
 }

@@ -19,7 +19,7 @@ def least(a: Any, b: Any) -> Any:
 
 def takes(e: Any, g: Any, tokens: Any) -> Any:
     """Blocks that g takes for its next token: one a sequence when it has outgrown its tables, else copies of shared tails."""
-    outgrown = tokens > e.span(e.table.size_[g, e.members.first(g)])
+    outgrown = tokens > e.span(e.table.size_[g, e.members.some(g)])
     return choose(outgrown, e.members.n[g], e.table.pending_copies(g))
 
 
@@ -36,7 +36,8 @@ def kept_free(e: Any) -> Any:
 def joins(d: Any, e: Any, g: Any, queue: Any) -> Clause:
     """In V0 g stands at the back of the queue; kvproof's queues are in policy order, so its key is what it was."""
     last = d.forall("group", lambda t: implies(both(queue.has_[t], t != g), d.key[t] < d.key[g]), lambda t: [[queue.has_[t]]])
-    return ("one_queue: its place in line", choose(e.config.vllm_v0, last, d.key[g] == e.key[g]))
+    moved, stays = both(last, d.ticket == e.ticket + 1), both(d.key[g] == e.key[g], d.ticket == e.ticket)
+    return ("one_queue: its place in line", choose(e.config.vllm_v0, moved, stays))
 
 
 def refusable(e: Any, g: Any) -> Truth:
@@ -50,10 +51,10 @@ def refusable(e: Any, g: Any) -> Truth:
     return either(too_long, tokens > e.span(c.num_gpu_blocks - choose(c.vllm_v0, c.watermark_blocks, 0)))
 
 
-def admissible(e: Any, g: Any) -> Truth:
+def admissible(e: Any, g: Any, spent: Any) -> Truth:
     """Has the pass a seat, tokens and blocks for g, which waits? One longer than the whole budget needs all of it."""
     c, tokens = e.config, e.length[g]
-    budget = choose(tokens > c.max_num_batched_tokens, e.spent == 0, e.spent + tokens <= c.max_num_batched_tokens)
+    budget = choose(tokens > c.max_num_batched_tokens, spent == 0, spent + tokens <= c.max_num_batched_tokens)
     return both(e.seqs < c.max_num_seqs, budget, tokens <= e.span(e.gpu.n - kept_free(e)))
 
 
@@ -74,7 +75,7 @@ def admission(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
     """g, head of waiting, is refused, admitted, or waits. `went_on`: the step said that there may be more to do."""
     c, turn = e.config, negate(waits_its_turn(e, g))
     refused = both(turn, refusable(e, g))
-    admitted = both(turn, negate(refusable(e, g)), admissible(e, g))
+    admitted = both(turn, negate(refusable(e, g)), admissible(e, g, e.spent))
     computed = least(e.length[g], c.max_num_batched_tokens)
     outcome = choose(e.length[g] > e.prompt[g], Status.FINISHED_CAPACITY, Status.FINISHED_IGNORED)
     return [
@@ -86,6 +87,54 @@ def admission(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
         ("total: the step goes on exactly if it did something", iff(went_on, either(refused, admitted))),
         ("budget_exact: charged what it computes", d.spent == e.spent + choose(admitted, computed, 0)),
         (joins(d, e, g, d.running)[0], implies(admitted, joins(d, e, g, d.running)[1])),
+    ]
+
+
+def first_of(e: Any, g: Any, has: Any) -> Truth:
+    """Does nobody of whom `has` is true rank before g?"""
+    return e.forall("group", lambda t: implies(has(t), e.key[g] <= e.key[t]), lambda t: [[e.status[t]]])
+
+
+def left_waiting(d: Any, g: Any) -> Clause:
+    """When a pass has admitted whom it could: g, if it is the head of waiting, has to wait its turn or cannot be admitted."""
+    head = both(d.status[g] == W, first_of(d, g, lambda t: d.status[t] == W))
+    blocked = either(waits_its_turn(d, g), both(negate(refusable(d, g)), negate(admissible(d, g, d.spent))))
+    return ("one_queue: nobody waits in vain", implies(head, blocked))
+
+
+def left_swapped(d: Any, g: Any) -> Clause:
+    """When a pass has brought back whom it could: g, if it is the head of swapped, has to wait its turn or cannot come back."""
+    head = both(d.status[g] == S, first_of(d, g, lambda t: d.status[t] == S))
+    turn = either(d.config.vllm_v0, ahead_of(d, g, d.waiting))
+    never = d.table.held[g] + takes(d, g, d.length[g]) > d.config.num_gpu_blocks
+    return ("one_queue: nobody stays swapped in vain", implies(both(head, turn), both(negate(never), negate(returnable(d, g)))))
+
+
+def prefill_turn(e: Any) -> Truth:
+    """May a pass from e prefill? kvproof decodes after a prefill step, if anybody can decode."""
+    return either(e.config.vllm_v0, negate(e.prefilled), e.running.n == e.prefilling.n)
+
+
+def turns(d: Any, e: Any, g: Any) -> list[Clause]:
+    """What a pass does first, and that it leaves nobody in line who could go on: g is any group."""
+    stays = both(e.status[g] == W, d.status[g] == W)
+    head = both(stays, first_of(e, g, lambda t: both(e.status[t] == W, d.status[t] == W)))
+    before = either(waits_its_turn(e, g), both(negate(refusable(e, g)), negate(admissible(e, g, 0))))
+    back = both(negate(d.prefilled), d.plan.victims == 0)
+    admitted = d.forall(
+        "group", lambda t: negate(both(e.status[t] == W, d.status[t] == R)), lambda t: [[d.status[t]], [e.status[t]]]
+    )
+    return [
+        ("one_queue: who decodes is not passed over", either(prefill_turn(e), admitted)),
+        ("one_queue: an unfinished prefill goes first", implies(both(prefill_turn(e), e.prefilling.n >= 1), d.prefilled)),
+        (
+            "one_queue: nobody waits in vain",
+            implies(
+                both(head, prefill_turn(e)),
+                either(both(d.prefilled, left_waiting(d, g)[1]), both(negate(d.prefilled), before)),
+            ),
+        ),
+        ("one_queue: nobody stays swapped in vain", implies(back, left_swapped(d, g)[1])),
     ]
 
 
@@ -156,7 +205,7 @@ def _joins_front(d: Any, e: Any, g: Any) -> Truth:
     first = d.forall(
         "group", lambda t: implies(both(d.waiting.has_[t], t != g), d.key[g] < d.key[t]), lambda t: [[d.waiting.has_[t]]]
     )
-    return choose(e.config.vllm_v0, first, d.key[g] == e.key[g])
+    return choose(e.config.vllm_v0, both(first, d.ticket == e.ticket + 1), both(d.key[g] == e.key[g], d.ticket == e.ticket))
 
 
 def victim(d: Any, e: Any, g: Any, blocks: Any, last: Any, went_on: Any) -> list[Clause]:
@@ -173,4 +222,16 @@ def service(d: Any, e: Any, g: Any) -> list[Clause]:
     """Nobody is preempted for g, which decodes, while the blocks that it needs are free; V0 asks for one a sequence always."""
     blocks = choose(e.config.vllm_v0, e.members.n[g], takes(e, g, e.clock - e.born[g]))
     same = d.forall("group", lambda t: d.status[t] == e.status[t], lambda t: [[d.status[t]]])
-    return [("victim_is_last: nobody leaves while there is room", implies(blocks <= e.gpu.n, same))]
+    exceeds = both(negate(e.config.vllm_v0), e.table.held[g] + blocks > e.config.num_gpu_blocks)
+    recomputed = both(d.status[g] == W, e.members.n[g] == 1)
+    return [
+        ("victim_is_last: nobody leaves while there is room", implies(blocks <= e.gpu.n, same)),
+        (
+            "infeasible_refused: a single sequence ends exactly if it exceeds the pool",
+            implies(e.members.n[g] == 1, iff(d.status[g] == Status.FINISHED_CAPACITY, both(exceeds, blocks > e.gpu.n))),
+        ),
+        (
+            "victim_is_last: it is recomputed only if blocks lack without it",
+            implies(recomputed, d.gpu.n - e.table.held[g] < blocks),
+        ),
+    ]

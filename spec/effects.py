@@ -147,6 +147,16 @@ def tokens_kept(d: Any, e: Any) -> Clause:
     return ("recompute_keeps_output: tokens are kept", d.forall("group", clause, lambda g: [[d.status[g]]]))
 
 
+def capped(d: Any, e: Any) -> Clause:
+    """Who ended for its length since e has as many tokens as its limit says."""
+
+    def clause(g: Any) -> Truth:
+        capped_now = both(d.status[g] == Status.FINISHED_LENGTH_CAPPED, e.status[g] == R)
+        return implies(capped_now, lambda: d.length[g] == d.limit[g])
+
+    return ("recompute_keeps_output: capped at the limit", d.forall("group", clause, lambda g: [[d.status[g]]]))
+
+
 # --- the decode phase ---------------------------------------------------------------------------------------------------
 def victims(d: Any) -> list[Clause]:
     """Who was preempted is out of the plan, and ranks below all that keep running."""
@@ -191,6 +201,7 @@ def nobody_due(d: Any) -> Clause:
 
 
 __all__ = [
+    "capped",
     "contents_kept",
     "decode_budget",
     "engine_knows",

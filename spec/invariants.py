@@ -57,6 +57,7 @@ def parameters(d: Any) -> Truth:
         c.max_num_seqs >= 1,
         c.max_model_len >= 1,
         c.max_num_batched_tokens >= c.max_num_seqs,
+        implies(c.vllm_v0, c.max_num_batched_tokens >= c.max_model_len),
     )
 
 
@@ -447,11 +448,11 @@ def sampling_only_after_prefill(d: Any) -> Truth:
 
 
 def seats(d: Any) -> Truth:
-    """The sequence count is that of the running queue, and within the limit. Without cutting prompts nobody is in mid-prefill."""
+    """The sequence count is that of the running queue, and within the limit. At most one prompt is in mid-prefill; in V0 none."""
     return both(
         d.seqs == d.running.weight,
         d.seqs <= d.config.max_num_seqs,
-        implies(d.config.vllm_v0, d.prefilling.n == 0),
+        d.prefilling.n <= choose(d.config.vllm_v0, 0, 1),
     )
 
 

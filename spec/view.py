@@ -83,6 +83,8 @@ class MembersView:
         """The smallest index of a live sequence."""
         return min(self.has_.of(g))
 
+    some = first
+
 
 class TableView:
     """All tables, flat, with the ghosts rebuilt."""
