@@ -10,6 +10,7 @@ import pickle
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ Line = tuple[str, int]
 Edits = tuple[tuple[str, int, int], ...]
 WALKS, STEPS, EACH = 400, 40, 16
 """Walks of this many steps; of each set of lines that some call runs, this many calls are kept."""
-EACH_STEP = 5
-"""Of the steps that run the same lines in states alike (`alike`)."""
+EACH_STEP = 4
+"""Of the passes, and steps of one, that run the same lines in states alike (`alike`)."""
 STEP_LIMIT = 3000
 
 
@@ -88,6 +89,8 @@ class Trial:
     situation: Situation
     action: Action
     lines: frozenset[Line]
+    kind: Any
+    """Trials of one kind are alike."""
 
 
 def freeze(state: State) -> Any:
@@ -152,7 +155,9 @@ def steps(state: State, r: random.Random) -> list[Action]:
 
 
 def step(state: State, mode: str, action: Action) -> State | None:
-    """The next state, or None if the call is rejected."""
+    """The next state, or None if the call is rejected. A preemption may name a policy of its own."""
+    if action[0] == "preempt" and len(action) > 2:
+        action, mode = action[:2], action[2]
     d = Draft(state, POLICIES[mode])
     try:
         perform(d, action)
@@ -193,8 +198,11 @@ def some_config(r: random.Random) -> dict[str, Any]:
     v0 = r.random() < 0.35
     model = r.choice((40, 12, 8, 5))
     tokens = max(r.choice((30, 12, 8, 6, 4, 3, 2, 1)), model if v0 else 1)
+    roomy = not v0 and r.random() < 0.35  # then long prompts are computed in pieces while others decode
+    if roomy:
+        tokens, model = r.choice((2, 3, 4, 6)), 40
     return {
-        "num_gpu_blocks": r.choice((1, 2, 3, 4, 5, 6, 7, 9, 12)),
+        "num_gpu_blocks": r.choice((6, 8, 10, 14) if roomy else (1, 2, 3, 4, 5, 6, 7, 9, 12)),
         "num_cpu_blocks": r.choice((0, 1, 2, 4, 6, 8, 12, 20)),
         "block_size": r.choice((1, 2, 2, 3)),
         "watermark_blocks": r.choice((0, 0, 0, 1, 2)),
@@ -292,6 +300,32 @@ def traced(frozen: Any, mode: str, action: Action) -> frozenset[Line]:
     return frozenset(lines)
 
 
+def crowded(state: State, config: dict[str, Any], mode: str, recipe: list[Action], r: random.Random) -> Situation:
+    """The state after some forced preemptions and arrivals, and perhaps some passes: many stand in line, in mixed order."""
+    more = list[Action]()
+
+    def go(action: Action, way: str) -> None:
+        nonlocal state
+        if (after := step(state, way, action)) is not None:
+            state = after
+            more.append((*action, way) if action[0] == "preempt" else action)
+
+    for way, g in zip(("swap", "recompute", "swap"), state.running[1] if r.random() < 0.4 else (), strict=False):
+        go(("preempt", g), way)
+    for _ in range(r.choice((0, 1, 2, 2, 3))):
+        prompt = r.choice((1, 2, 3, 5, 8))
+        some: list[Action] = [("preempt", g) for g in state.running[1]] * 2
+        go(r.choice([*some, ("add", prompt, prompt + 5)]), r.choice(("swap", "swap", "recompute", mode)))
+    for _ in range(r.choice((0, 0, 1, 2, 3))):
+        go(("schedule",), mode)
+        go(("commit", None, ()), mode)
+    frozen = freeze(state)
+    edits: Edits = (("prefilled", 0, 1),) if r.random() < 0.4 else ()
+    if edits and failed(invariants(View(thaw(edited(frozen, edits))))):
+        edits = ()
+    return Situation(config, mode, (*recipe, *more), edits, edited(frozen, edits))
+
+
 def alike(state: State, action: Action) -> tuple[Any, ...]:
     """What a step's decision may hang on, coarsely."""
     c = state.config
@@ -299,12 +333,12 @@ def alike(state: State, action: Action) -> tuple[Any, ...]:
     seats = min(c.max_num_seqs - state.seqs, 2)
     tokens = min(c.max_num_batched_tokens - spent_before(action[0], state), 2)
     shared = bool(len(state.refs))
-    return (*few, seats, tokens, c.watermark_blocks > 0, min(state.gpu_free, 3), shared)
+    return (*few, seats, tokens, c.watermark_blocks > 0, min(state.gpu_free, 3), shared, state.prefilled)
 
 
 def build(walks: int = WALKS) -> list[Trial]:
     """The bank. The same in every run."""
-    trials: list[Trial] = []
+    trials = [*rare()]
     kept: Counter[Any] = Counter()
     for seed in range(walks):
         r = random.Random(seed)
@@ -315,21 +349,58 @@ def build(walks: int = WALKS) -> list[Trial]:
             here = [Situation(config, mode, tuple(recipe), (), frozen)]
             if r.random() < 0.5 and (edits := some_edits(frozen, r)):
                 here.append(Situation(config, mode, tuple(recipe), edits, edited(frozen, edits)))
+            if not state.issued and state.running[1] and r.random() < 0.4:
+                here += [crowded(state, config, mode, recipe, r) for _ in range(2)]
             for situation in here:
                 passes = [a for a in some if a[0] == "schedule" or a[0] == "commit"]
                 passes += steps(situation.state(), r)
                 for action in [*passes, *r.sample(some, min(6, len(some)))]:
                     lines = traced(situation.frozen, mode, action)
-                    step_only = action[0] in STEP
-                    signature = (lines, config["vllm_v0"], alike(situation.state(), action) if step_only else action[0])
-                    if kept[signature] < (EACH_STEP if step_only else EACH):
+                    detailed = action[0] in STEP or action[0] == "schedule"
+                    signature = (lines, config["vllm_v0"], alike(situation.state(), action) if detailed else action[0])
+                    if kept[signature] < (EACH_STEP if detailed else EACH):
                         kept[signature] += 1
-                        trials.append(Trial(situation, action, lines))
+                        trials.append(Trial(situation, action, lines, signature))
             action = choose(state, some + [a for a in steps(state, r) if a[0] == "preempt"], r)
             if (after := step(state, mode, action)) is not None:
                 state = after
                 recipe.append(action)
     return trials
+
+
+BATCH: dict[str, Any] = {
+    "num_gpu_blocks": 8,
+    "num_cpu_blocks": 0,
+    "block_size": 1,
+    "watermark_blocks": 0,
+    "max_num_seqs": 2,
+    "max_num_batched_tokens": 3,
+    "max_model_len": 40,
+    "vllm_v0": False,
+}
+PASS: list[Action] = [("schedule",), ("commit", None, ())]
+RARE: list[tuple[dict[str, Any], list[Action]]] = [
+    (  # a prefill is cut, then the only one that decodes, and ranks after it, finds no block
+        BATCH,
+        [("add", 1, 11), ("add", 2, 12), *PASS * 3, ("preempt", 0, "recompute"), *PASS],
+    ),
+    (  # one that waits ranks between two that are swapped
+        BATCH | {"num_gpu_blocks": 12, "num_cpu_blocks": 12, "max_num_seqs": 3, "max_num_batched_tokens": 12},
+        [*[("add", 3, 20)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
+    ),
+]
+"""States that walks hardly come to."""
+
+
+def rare() -> Iterator[Trial]:
+    """A pass and the steps of one in each of them."""
+    for config, recipe in RARE:
+        state = initial(Config(**config))
+        for action in recipe:
+            state = step(state, "recompute", action) or state
+        here = Situation(config, "recompute", tuple(recipe), (), freeze(state))
+        for action in (("schedule",), *steps(state, random.Random(0))):
+            yield Trial(here, action, traced(here.frozen, "recompute", action), ("rare", action))
 
 
 def digest() -> str:

@@ -25,7 +25,7 @@ from kvproof.store.draft import State, initial
 
 SECONDS = 2.0
 """No call on a small state takes as long."""
-LONGEST = 2500
+LONGEST = 6000
 """Trials of one mutant, at most; then walks with it."""
 
 
@@ -129,15 +129,16 @@ class Bench:
 
 
 def relevant(trials: list[Trial], mutant: mutate.Mutant) -> list[Trial]:
-    """The trials that run the changed line, one of every kind first."""
+    """The trials that run the changed line, one of every kind first, the kinds mixed."""
     here = (mutant.module, mutant.line)
     kinds: dict[Any, list[Trial]] = defaultdict(list)
     some = [t for t in trials if here in t.lines]
     for k in (1, -1, 2, -2, 3, -3):  # a line that is only a part of a statement
         some = some or [t for t in trials if (mutant.module, mutant.line + k) in t.lines]
     for t in some:
-        kinds[t.lines, t.situation.config["vllm_v0"], t.action[0]].append(t)
+        kinds[t.kind].append(t)
     rows = list(kinds.values())
+    random.Random(0).shuffle(rows)
     return [t for column in itertools.zip_longest(*rows) for t in column if t is not None]
 
 
