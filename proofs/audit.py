@@ -223,20 +223,20 @@ def counterexample(mutant: Mutant) -> str | None:
 def judge(mutant: Mutant) -> Verdict:
     """All that is to be known of a mutant."""
     begin = time.perf_counter()
+    name = (f"{mutant.module}.{mutant.function}", mutant.change)
     found = kept("refute", mutant, lambda: counterexample(mutant))
-    failed = kept("prove", mutant, lambda: first_failure(mutant, found is not None))
-    reason, status = "", "survived"
-    if failed is not None and not failed.startswith("resources:"):
-        status = "killed" if found else "unconfirmed"
+    failed, reason, status = None, "", "survived"
     if found is None:
-        how = kept("same", mutant, lambda: shown_equivalent(mutant))
-        name = f"{mutant.module}.{mutant.function}"
-        how = how or equivalence.ARGUMENTS.get((name, mutant.change))
-        if how:
-            status, reason = "equivalent", how
-    elif failed is not None and failed.startswith("resources:"):
-        status, reason = "unconfirmed", "the solver ran out of steps"
-    reason = reason or equivalence.REASONS.get((f"{mutant.module}.{mutant.function}", mutant.change), "")
+        reason = kept("same", mutant, lambda: shown_equivalent(mutant)) or equivalence.ARGUMENTS.get(name, "")
+    if reason:
+        status = "equivalent"
+    else:
+        failed = kept("prove", mutant, lambda: first_failure(mutant, found is not None))
+        if failed is not None and failed.startswith("resources:"):
+            status, reason = "unconfirmed", "the solver ran out of steps"
+        elif failed is not None:
+            status = "killed" if found else "unconfirmed"
+        reason = reason or equivalence.REASONS.get(name, "")
     seconds = round(time.perf_counter() - begin, 2)
     return Verdict(mutant.where, mutant.change, status, failed, found, reason, seconds, mutant.named)
 

@@ -98,7 +98,8 @@ def case_mode() -> None:
 
 def case_victim() -> None:
     """One step of making room."""
-    g, blocks = fresh("g"), fresh("blocks")
+    g: Any = fresh("g")
+    blocks: Any = fresh("blocks")
     d: Any = state(lambda d: serve_pre(d, g))
     e = d.snap()
     last = e.running.last()
@@ -122,7 +123,7 @@ class Whole(SInt):
     """A symbolic integer that `isinstance(x, int)` takes for one."""
 
     __slots__ = ()
-    __class__ = property(lambda self: int)  # type: ignore[assignment]
+    __class__ = property(lambda self: int)
 
 
 def case_config() -> None:

@@ -186,15 +186,20 @@ class Hoare:
         run().assume(forall(1, lambda t: implies(ids.has(t), done[t]), lambda t: [[done[t]]]))
 
     def each_pair(self, name: str, d: Any, pairs: Any, body: Callable[..., None]) -> None:
-        """For any finite list of pairs, about which nothing is known."""
+        """For a finite list of pairs, in any order; the invariant is told which are done."""
         rule = RULES[name]
         entry = d.snap()
-        self._prove(name, "entry", rule.inv(d, entry))
+        done = ZMap(name + "_done", 2, truth=True)
+        done.fill(False)
+        self._prove(name, "entry", rule.inv(d, entry, done))
         d.havoc(rule.modifies)
-        self._assume(rule.inv(d, entry))
+        done.havoc()
+        self._assume(rule.inv(d, entry, done))
         if fresh_bool("iterate"):
-            before = d.versions()
-            body(d, fresh("g"), fresh("q"))
+            g, q, before = fresh("g"), fresh("q"), d.versions()
+            body(d, g, q)
             check_frame(name, d, before, rule.modifies)
-            self._prove(name, "step", rule.inv(d, entry))
+            done[g, q] = True
+            self._prove(name, "step", rule.inv(d, entry, done))
             raise PathEnd
+        run().assume(forall(2, lambda g, q: implies(pairs[g, q], done[g, q]), lambda g, q: [[done[g, q]], [pairs[g, q]]]))

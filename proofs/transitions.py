@@ -11,7 +11,7 @@ from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.pass_rules import bucket_shrinks, laws, serve_pre
 from kvproof.proofs.rules import RULES, Hoare, Rule
 from kvproof.proofs.shapes import ZResults
-from kvproof.proofs.sym import PathEnd, forall, fresh, run
+from kvproof.proofs.sym import PathEnd, ZMap, forall, fresh, run
 from kvproof.spec import decisions, effects
 from kvproof.spec import invariants as inv
 from kvproof.spec.invariants import R, W, decodes, tokens_of, unfinished
@@ -155,10 +155,21 @@ def counts_stay(d: Any, e: Any) -> Clauses:
     ]
 
 
+def _ended(d: Any, done: Any) -> Clauses:
+    """No sequence that the engine says has ended goes on."""
+    runs = forall(
+        2,
+        lambda g, q: negate(both(done[g, q], d.status[g] == R, d.members.has_[g, q])),
+        lambda g, q: [[done[g, q]], [d.members.has_[g, q]]],
+    )
+    return [("status_graph: who is said to have ended has", runs)]
+
+
 COMMITTED = (*LIVE, "members")
 RULES["ended"] = Rule(
     COMMITTED,
-    lambda d, e: [
+    lambda d, e, done: [
+        *_ended(d, done),
         *effects.everything(d, in_pass=True, clock_passed=True),
         *counts_stay(d, e),
         *_plan_untouched(d),
@@ -207,10 +218,10 @@ def _plan_untouched(d: Any) -> Clauses:
 
 def case_commit() -> None:
     """The results of a step come back, for any set of results and any list of ended sequences."""
-    d, results = start(), ZResults()
+    d, results, ended = start(), ZResults(), ZMap("ended", 2, truth=True)
     e = d.snap()
     run().notes["clock_passed"] = True
-    guarded(d.issued, schedule.commit, d, results, ())
+    guarded(d.issued, schedule.commit, d, results, ended)
     when = "after commit"
     prove(effects.everything(d), when)
 
@@ -224,6 +235,7 @@ def case_commit() -> None:
         [
             ("recompute_keeps_output: exactly who has a result advances", forall(1, advanced, lambda g: [[d.status[g]]])),
             ("total: no step is in flight", negate(d.issued)),
+            *_ended(d, ended),
             effects.moves(d, e, (R, Status.FINISHED_STOPPED), (R, Status.FINISHED_LENGTH_CAPPED)),
             (
                 "helper: everybody is below its limit",
