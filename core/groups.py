@@ -25,7 +25,10 @@ def set_alarms(d: Draft, g: int) -> None:
 
 
 def stop_running(d: Draft, g: int) -> None:
-    """Out of the running queue and the calendars; its token count is kept. What becomes of its blocks is the caller's."""
+    """Out of the running queue and the calendars; its token count is kept. What becomes of its blocks is the caller's.
+
+    A token that a step in flight may be computing is not counted.
+    """
     d.running.remove(g)
     d.seqs -= d.members.count(g)
     if d.prefilling.has(g):
@@ -34,6 +37,9 @@ def stop_running(d: Draft, g: int) -> None:
         d.due.remove(g)
         d.expiry.remove(g)
         d.length[g] = d.clock - d.born[g]
+        if d.sampling.has(g):
+            d.sampling.remove(g)
+            d.length[g] -= 1
 
 
 def leave(d: Draft, g: int) -> None:

@@ -50,8 +50,8 @@ def schedule(d: Draft) -> None:
 
 def hold(d: Draft, g: int) -> None:
     """g was scheduled for a token and has no result: it does not advance."""
-    if d.status[g] == Status.RUNNING and not d.prefilling.has(g):
-        d.born[g] = d.born[g] + 1
+    if not d.prefilling.has(g):
+        d.born[g] += 1
 
 
 def finish_one(d: Draft, g: int, q: int) -> None:

@@ -198,11 +198,10 @@ class World:
         m.live[g].remove(q)
 
     def _end_by_call(self, g: int) -> None:
-        """g ended between two commits; in flight, the token being made may or may not count."""
+        """g ended between two commits; a token that a step in flight is making does not count."""
         m = self.memory
-        most = {m.model.sequences[g, q].length for q in m.live[g]}
         self._take_back({g})
-        m.ending[g] = most | {m.model.sequences[g, q].length for q in m.live[g]}
+        m.ending[g] = {m.model.sequences[g, q].length for q in m.live[g]}
         self._end(g)
 
     def _abort(self, g: int) -> None:

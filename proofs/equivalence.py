@@ -35,10 +35,6 @@ ARGUMENTS: Arguments = {
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> WAITING"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> FINISHED_IGNORED"): FORGOTTEN,
     ("schedule.schedule", "drop d.spent = 0"): "A draft begins with 0 spent (store/draft.py). The line is read by the proofs.",
-    (
-        "schedule.hold",
-        "d.status[g] == Status.RUNNING: to >=",
-    ): "Whoever was scheduled and is not running any more has ended, and nobody reads the birth of a group that has ended.",
     ("admission.compute_next", "d.prefilling.first: the other end"): "At most one prefill is unfinished (an invariant).",
     ("admission.compute_next", "rest <= left: to <"): SAME,
     ("admission.compute_next", "rest <= left: - 1"): SAME,

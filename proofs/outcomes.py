@@ -52,7 +52,7 @@ def _abort(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     return [
         ("ownership_by_status: aborted", d.status[x[0]] == Status.FINISHED_ABORTED),
         _nobody_else(d, e, x[0]),
-        ("recompute_keeps_output: its token count stays", d.length[x[0]] == tokens_of(e, x[0])),
+        ("recompute_keeps_output: its tokens stay", d.length[x[0]] == tokens_of(e, x[0]) - e.sampling.has_[x[0]]),
     ]
 
 

@@ -11,7 +11,7 @@ from kvproof.spec import effects
 from kvproof.spec.invariants import R, S, W, decodes, tokens_of, unfinished
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 
-QUEUES = ("waiting", "running", "swapped", "prefilling")
+QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling")
 LEAVE = (*BLOCKS, "status", "length", "seqs", "due", "expiry", *QUEUES, "plan")
 PREEMPT = (*LEAVE, "computed", "key", "ticket", "spent", "twin")
 SERVE = (*PREEMPT, "alarm")
@@ -174,7 +174,11 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
         ),
         *bucket_shrinks(d, e),
         ("ownership_by_status: ended as said", d.status[g] == outcome),
-        ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g)),
+        ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g) - choose(e.sampling.has_[g], 1, 0)),
+        (
+            "helper: others sample on",
+            forall(1, lambda h: either(h == g, d.sampling.has_[h] == e.sampling.has_[h]), lambda h: [[d.sampling.has_[h]]]),
+        ),
         ("infeasible_refused: reported", both(d.plan.ends == e.plan.ends + 1, d.plan.ended_[g])),
         (
             "helper: others' endings",

@@ -316,13 +316,17 @@ def one_queue(d: Any, exempt: Exempt = nobody) -> Truth:
                 iff(d.waiting.has_[g], d.status[g] == W),
                 iff(d.swapped.has_[g], d.status[g] == S),
                 implies(d.prefilling.has_[g], d.status[g] == R),
+                implies(d.sampling.has_[g], decodes(d, g)),
             ),
         )
 
     return d.forall(
         "group",
         clause,
-        lambda g: [[d.status[g]], [d.running.has_[g]], [d.waiting.has_[g]], [d.swapped.has_[g]], [d.prefilling.has_[g]]],
+        lambda g: [
+            *([[d.status[g]], [d.running.has_[g]], [d.waiting.has_[g]], [d.swapped.has_[g]]]),
+            *([[d.prefilling.has_[g]], [d.sampling.has_[g]]]),
+        ],
     )
 
 
@@ -340,7 +344,7 @@ def keys_distinct(d: Any) -> Truth:
     def bound(g: Any) -> Truth:
         return both(
             implies(unfinished(d, g), both(-d.ticket < d.key[g], d.key[g] < d.ticket)),
-            implies(either(d.status[g] != Status.ABSENT, d.sampling.has_[g]), both(g >= 0, g < d.ticket)),
+            implies(d.status[g] != Status.ABSENT, both(g >= 0, g < d.ticket)),
             d.ticket >= 0,
         )
 
@@ -442,7 +446,7 @@ def sampling_only_after_prefill(d: Any) -> Truth:
     """The set of groups whose prefill has just ended is empty but between a prefill pass and its commit."""
 
     def clause(g: Any) -> Truth:
-        return implies(d.sampling.has_[g], both(d.issued, d.prefilled, implies(unfinished(d, g), decodes(d, g))))
+        return implies(d.sampling.has_[g], both(d.issued, d.prefilled))
 
     return d.forall("group", clause, lambda g: [[d.sampling.has_[g]]])
 
