@@ -15,8 +15,8 @@ from kvproof.core.profiles import prefill_turn
 from kvproof.core.running import schedule_running
 from kvproof.core.status import Status
 from kvproof.core.swapping import swap_in_next
-from kvproof.store.collections import Results
 from kvproof.store.draft import Draft, Ended
+from kvproof.store.queues import Results
 
 
 def schedule_prefills(d: Draft) -> None:

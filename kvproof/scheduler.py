@@ -13,9 +13,9 @@ from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.reasons import reason
-from kvproof.store.collections import Results
 from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, Policy, State, initial
 from kvproof.store.plan import Plan
+from kvproof.store.queues import Results
 
 first = itemgetter(0)  # the id in a result
 EVERYBODY = Results()

@@ -264,8 +264,9 @@ def run(
                 if progress is not None:
                     progress(len(verdicts), len(todo), verdicts[-1])
         except BaseException:
+            workers = dict(getattr(pool, "_processes", None) or {})
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(getattr(pool, "_processes", {}).values()):
+            for process in workers.values():
                 process.terminate()
             raise
     order = {(m.where, m.change): i for i, m in enumerate(todo)}

@@ -18,19 +18,30 @@ from typing import Any
 import attrs
 
 import kvproof.core
-from kvproof.core import admission, groups, running, schedule, swapping
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
+from kvproof.proofs import walks
+from kvproof.proofs.walks import (
+    POLICIES,
+    RARE,
+    STEP,
+    Action,
+    Edits,
+    actions,
+    choose,
+    perform,
+    some_config,
+    spent_before,
+    step,
+    steps,
+)
 from kvproof.spec.check import failed
 from kvproof.spec.invariants import invariants
 from kvproof.spec.view import View
-from kvproof.store.collections import Results
-from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, State, initial
+from kvproof.store.draft import Draft, State, initial
 from kvproof.store.versions import NAMES, Version, maps_of
 
-Action = tuple[Any, ...]  # (name of the transition, its arguments)
 Line = tuple[str, int]
-Edits = tuple[tuple[str, int, int], ...]
 WALKS, STEPS, EACH = 400, 40, 16
 """Walks of this many steps; of each set of lines that some call runs, this many calls are kept."""
 EACH_STEP = 4
@@ -40,18 +51,6 @@ STEP_LIMIT = 3000
 
 class Endless(Exception):  # noqa: N818
     """A loop that makes more steps than any could."""
-
-
-class AnyPolicy:
-    """Swaps or recomputes without a reason."""
-
-    @staticmethod
-    def swaps(g: int) -> bool:
-        """Now and then."""
-        return g % 3 != 1
-
-
-POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
 
 
 class Counted(Draft):
@@ -114,59 +113,6 @@ def thaw(frozen: Any) -> State:
     return State(maps=Version(maps_of([_own(c) for c in frozen[1]])), **frozen[0])
 
 
-PREFILLS = ("admit_next", "compute_next")
-STEP = (*PREFILLS, "swap_in_next", "preempt", "make_room", "serve")
-"""Steps of a pass that are tried on their own."""
-
-
-def spent_before(name: str, state: State) -> int:
-    """The budget spent where a step is taken: a decode step has been charged for everybody who decodes."""
-    return state.seqs - len(state.prefilling[1]) if name in STEP and name not in PREFILLS else 0
-
-
-def perform(d: Draft, action: Action) -> Any:
-    """Call a transition, or a step of a pass."""
-    name, *x = action
-    if name == "commit":
-        return schedule.commit(d, Results(x[0]), x[1])
-    if name == "serve":
-        name = "serve_v0" if d.config.vllm_v0 else "serve"
-    if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget"):
-        return getattr(schedule if name == "schedule" else groups, name)(d, *x)
-    if name not in PREFILLS:
-        d.spent = d.seqs - d.prefilling.count()
-    home = admission if name in PREFILLS else swapping if name == "swap_in_next" else running
-    return getattr(home, name)(d, *x)
-
-
-def steps(state: State, r: random.Random) -> list[Action]:
-    """The steps that a pass might take here."""
-    if state.issued:
-        return []
-    decoding = [g for g in state.running[1] if g not in state.prefilling[1]]
-    late = state.due.get(state.clock)
-    out: list[Action] = [("admit_next",)] if state.waiting[1] and not state.prefilling[1] else []
-    out += [("compute_next",)] if state.prefilling[1] else []
-    out += [("swap_in_next",)] if state.swapped[1] and not late else []
-    out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1])))]
-    for g in r.sample(decoding, min(2, len(decoding))):
-        out += [("serve", g), *(("make_room", g, state.gpu_free + more) for more in (-1, 0, 1))]
-    return out
-
-
-def step(state: State, mode: str, action: Action) -> State | None:
-    """The next state, or None if the call is rejected. A preemption may name a policy of its own."""
-    if action[0] == "preempt" and len(action) > 2:
-        action, mode = action[:2], action[2]
-    d = Draft(state, POLICIES[mode])
-    try:
-        perform(d, action)
-        return d.close()
-    except Rejected:
-        d.abandon()
-        return None
-
-
 def edited(frozen: Any, edits: Edits) -> Any:
     """Other data with the same structure: sizes of the configuration, earlier alarms, another turn."""
     scalars, contents = dict(frozen[0]), [_own(c) for c in frozen[1]]
@@ -191,74 +137,6 @@ def replayed(config: dict[str, Any], mode: str, recipe: tuple[Action, ...], edit
     for action in recipe:
         state = step(state, mode, action) or state
     return thaw(edited(freeze(state), edits))
-
-
-def some_config(r: random.Random) -> dict[str, Any]:
-    """Sizes small enough that every limit is met."""
-    v0 = r.random() < 0.35
-    model = r.choice((40, 12, 8, 5))
-    tokens = max(r.choice((30, 12, 8, 6, 4, 3, 2, 1)), model if v0 else 1)
-    roomy = not v0 and r.random() < 0.35  # then long prompts are computed in pieces while others decode
-    if roomy:
-        tokens, model = r.choice((2, 3, 4, 6)), 40
-    return {
-        "num_gpu_blocks": r.choice((6, 8, 10, 14) if roomy else (1, 2, 3, 4, 5, 6, 7, 9, 12)),
-        "num_cpu_blocks": r.choice((0, 1, 2, 4, 6, 8, 12, 20)),
-        "block_size": r.choice((1, 2, 2, 3)),
-        "watermark_blocks": r.choice((0, 0, 0, 1, 2)),
-        "max_num_seqs": min(r.choice((1, 2, 3, 4, 6)), tokens),
-        "max_num_batched_tokens": tokens,
-        "max_model_len": model,
-        "vllm_v0": v0,
-    }
-
-
-def actions(state: State, r: random.Random) -> list[Action]:
-    """Calls worth trying here, legal or not."""
-    prompt = r.choice((1, 1, 2, 3, 4, 5, 7, 9))
-    known = list(state.status.to_dict())
-    out: list[Action] = [
-        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20))),
-        ("add", prompt - 1, prompt + r.choice((-1, 0))),
-        ("add", prompt + 2, prompt),
-        ("schedule",),
-    ]
-    running = list(state.running[1])
-    pairs = [(g, q) for g in running for q in (state.members[g][0] if g in state.members else (0,))]
-    ended = tuple(r.sample(pairs, min(len(pairs), r.choice((0, 0, 1, 2)))))
-    if r.random() < 0.15:
-        ended = (*ended, (r.choice([*known, 99]), r.choice((0, 1, 7))))
-    some = tuple(g for g in running if r.random() < 0.7)
-    out += [("commit", None, ()), ("commit", some, ended), ("commit", None, ended), ("commit", (), ())]
-    out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
-    out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]
-    out += [("fork", *p) for p in r.sample(pairs, min(len(pairs), 2))]
-    for g in (*state.prefilling[1][:1], *state.swapped[1][:1], *state.waiting[1][:1]):
-        out += [("fork", g, 0), ("finish_sequence", g, 0), ("forget", g)]
-    out += [("forget", g) for g in known if state.status[g] > 3][:2]
-    odd = r.choice([*known, state.ticket, 99])
-    out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1))), ("finish_sequence", odd, r.choice((0, 1, 5)))]
-    return list(dict.fromkeys(out))
-
-
-WEIGHT = {
-    "add": 3.0,
-    "schedule": 5.0,
-    "commit": 5.0,
-    "fork": 2.5,
-    "abort": 0.25,
-    "finish_sequence": 0.35,
-    "forget": 0.6,
-    "preempt": 1.0,
-}
-
-
-def choose(state: State, some: list[Action], r: random.Random) -> Action:
-    """The next step of a walk: mostly passes and commits, and requests while there are few."""
-    weights = dict(WEIGHT)
-    weights["add"] = 4.0 if len(state.waiting[1]) + len(state.running[1]) < 3 else 0.8
-    weights["schedule" if state.issued else "commit"], plain = 0.05, ("commit", None, ())
-    return r.choices(some, [weights[a[0]] if a[0] != "commit" or a == plain else weights[a[0]] / 4 for a in some])[0]
 
 
 def some_edits(frozen: Any, r: random.Random) -> Edits:
@@ -368,30 +246,6 @@ def build(walks: int = WALKS) -> list[Trial]:
     return trials
 
 
-BATCH: dict[str, Any] = {
-    "num_gpu_blocks": 8,
-    "num_cpu_blocks": 0,
-    "block_size": 1,
-    "watermark_blocks": 0,
-    "max_num_seqs": 2,
-    "max_num_batched_tokens": 3,
-    "max_model_len": 40,
-    "vllm_v0": False,
-}
-PASS: list[Action] = [("schedule",), ("commit", None, ())]
-RARE: list[tuple[dict[str, Any], list[Action]]] = [
-    (  # a prefill is cut, then the only one that decodes, and ranks after it, finds no block
-        BATCH,
-        [("add", 1, 11), ("add", 2, 12), *PASS * 3, ("preempt", 0, "recompute"), *PASS],
-    ),
-    (  # one that waits ranks between two that are swapped
-        BATCH | {"num_gpu_blocks": 12, "num_cpu_blocks": 12, "max_num_seqs": 3, "max_num_batched_tokens": 12},
-        [*[("add", 3, 20)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
-    ),
-]
-"""States that walks hardly come to."""
-
-
 def rare() -> Iterator[Trial]:
     """A pass and the steps of one in each of them."""
     for config, recipe in RARE:
@@ -407,7 +261,7 @@ def digest() -> str:
     """What the bank depends on."""
     import kvproof.store
 
-    h = hashlib.sha256(Path(__file__).read_bytes())
+    h = hashlib.sha256(Path(__file__).read_bytes() + Path(walks.__file__).read_bytes())
     for package in (kvproof.core, kvproof.store):
         for path in sorted(Path(next(iter(package.__path__))).glob("*.py")):
             h.update(path.read_bytes())

@@ -2,126 +2,21 @@
 
 from typing import Any
 
+from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
+from kvproof.proofs.frames import BLOCKS, frame_others, only, others_read_same, same_plan, told_now
 from kvproof.proofs.rules import RULES, Rule
-from kvproof.proofs.shapes import assume
 from kvproof.proofs.sym import Dual, ZMap, forall, fresh, fresh_bool, run
-from kvproof.spec import effects
-from kvproof.spec import invariants as inv
-from kvproof.spec.invariants import R
+from kvproof.spec import effects, ownership
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
-
-BLOCKS = ("table", "refs", "gpu", "cpu")
-
-
-def only(g: Any) -> inv.Exempt:
-    """The exemption of one group."""
-    return lambda t: t == g
-
-
-def frame_others(d: Any, e: Any, g: Any) -> Clauses:
-    """Nothing of any other group has changed: tables, entries, references, what it holds."""
-    t, s = d.table, e.table
-    return [
-        (
-            "helper: other tables",
-            forall(2, lambda h, q: either(h == g, t.size_[h, q] == s.size_[h, q]), lambda h, q: [[t.size_[h, q]]]),
-        ),
-        (
-            "helper: other entries",
-            forall(
-                3,
-                lambda h, q, i: implies(both(h != g, s.live(h, q, i)), t.at[h, q, i] == s.at[h, q, i]),
-                lambda h, q, i: [[t.at[h, q, i]]],
-            ),
-        ),
-        (
-            "helper: blocks of others",
-            forall(
-                1,
-                lambda b: both(
-                    implies(
-                        both(e.refs.of[b] >= 1, s.group_of[b] != g),
-                        both(d.refs.of[b] == e.refs.of[b], t.group_of[b] == s.group_of[b]),
-                    ),
-                    implies(both(d.refs.of[b] >= 1, t.group_of[b] != g), both(e.refs.of[b] >= 1, s.group_of[b] == t.group_of[b])),
-                ),
-                lambda b: [[d.refs.of[b]], [t.group_of[b]]],
-            ),
-        ),
-        ("helper: others hold as much", forall(1, lambda h: either(h == g, t.held[h] == s.held[h]), lambda h: [[t.held[h]]])),
-    ]
-
-
-PLAN_NUMBERS = ("total", "victims", "ends", "pieces", "outs", "ins", "copies")
-PLAN_MAPS = ("victim", "ended_", "piece", "back", "out_of", "in_of", "copy_of", "copied_from", "grown")
-
-
-def kept(name: str, new: Any, old: Any, g: Any = None) -> tuple[str, Any]:
-    """A map of one argument is what it was; with g: everywhere but at g."""
-    here = only(g) if g is not None else inv.nobody
-    return (name, forall(1, lambda h: either(here(h), new[h] == old[h]), lambda h: [[new[h]]]))
-
-
-def same_plan(d: Any, e: Any, g: Any = None, changed: tuple[str, ...] = ()) -> Clauses:
-    """The plan is what it was, but for `changed`; with g: grown and announcements of other groups are."""
-    p, o = d.plan, e.plan
-    numbers = both(*[getattr(p, n) == getattr(o, n) for n in PLAN_NUMBERS if n not in changed])
-    maps = [
-        kept(f"helper: plan keeps {n}", getattr(p, n), getattr(o, n), g if n == "grown" else None)
-        for n in PLAN_MAPS
-        if n not in changed
-    ]
-    other = only(g) if g is not None else inv.nobody
-    told = [
-        (
-            "helper: others' announcements",
-            forall(2, lambda h, q: either(other(h), p.told_n[h, q] == o.told_n[h, q]), lambda h, q: [[p.told_n[h, q]]]),
-        ),
-        (
-            "helper: others' entries",
-            forall(3, lambda h, q, i: either(other(h), p.told[h, q, i] == o.told[h, q, i]), lambda h, q, i: [[p.told[h, q, i]]]),
-        ),
-    ]
-    return [("helper: plan keeps its numbers", numbers), *maps, *told]
-
-
-def told_now(d: Any, g: Any) -> Clauses:
-    """What is announced of g is its tables."""
-    t, p = d.table, d.plan
-    return [
-        (
-            "plan_reports_tables: sizes of g",
-            forall(1, lambda q: p.told_n[g, q] == t.size_[g, q], lambda q: [[p.told_n[g, q]], [t.size_[g, q]]]),
-        ),
-        (
-            "plan_reports_tables: entries of g",
-            forall(2, lambda q, i: implies(t.live(g, q, i), p.told[g, q, i] == t.at[g, q, i]), lambda q, i: [[t.at[g, q, i]]]),
-        ),
-    ]
-
-
-def others_read_same(d: Any, e: Any, g: Any) -> Clauses:
-    """The contents of the blocks of other groups come from where they came from."""
-    return [
-        (
-            "swap_preserves_view: others read the same",
-            forall(
-                1,
-                lambda b: implies(
-                    both(e.refs.of[b] >= 1, e.table.group_of[b] != g), effects.source(d.plan, b) == effects.source(e.plan, b)
-                ),
-                lambda b: [[d.plan.copy_of[b]], [e.plan.copy_of[b]]],
-            ),
-        )
-    ]
+from kvproof.spec.ownership import R
 
 
 # --- release ---------------------------------------------------------------------------------------
 def _release_inv(d: Any, e: Any, i: Any, g: Any, q: Any) -> Clauses:
     t, s = d.table, e.table
     return [
-        *inv.blocks(d),
+        *ownership.blocks(d),
         *frame_others(d, e, g),
         ("helper: blocks given back so far", t.size_[g, q] == s.size_[g, q] - i),
         ("helper: references only fall", forall(1, lambda b: d.refs.of[b] <= e.refs.of[b], lambda b: [[d.refs.of[b]]])),
@@ -169,7 +64,7 @@ RULES["release"] = Rule(BLOCKS, _release_inv)
 RULES["release_all"] = Rule(
     BLOCKS,
     lambda d, e, j, g: [
-        *inv.blocks(d),
+        *ownership.blocks(d),
         *frame_others(d, e, g),
         (
             "ownership_by_status: released so far",
@@ -187,14 +82,14 @@ RELEASE = Contract(
     modifies=BLOCKS,
     args=lambda d: (fresh("g"),),
     pre=lambda d, g: [
-        *inv.blocks(d),
-        *inv.placement(d, only(g)),
+        *ownership.blocks(d),
+        *ownership.placement(d, only(g)),
         *effects.hazards(d),
         ("victim_not_in_plan: released groups are not in the plan", both(negate(d.plan.grown[g]), negate(d.plan.victim[g]))),
     ],
     post=lambda d, e, g: [
-        *inv.blocks(d),
-        *inv.placement(d, only(g)),
+        *ownership.blocks(d),
+        *ownership.placement(d, only(g)),
         *effects.hazards(d),
         *frame_others(d, e, g),
         ("ownership_by_status: g owns nothing", forall(1, lambda q: d.table.size_[g, q] == 0, lambda q: [[d.table.size_[g, q]]])),
@@ -225,7 +120,9 @@ def one_size(d: Any, g: Any) -> Any:
 def on_gpu_only(d: Any, g: Any) -> Any:
     """All entries of g are GPU blocks."""
     return forall(
-        2, lambda q, i: implies(d.table.live(g, q, i), inv.on_gpu(d, d.table.at[g, q, i])), lambda q, i: [[d.table.at[g, q, i]]]
+        2,
+        lambda q, i: implies(d.table.live(g, q, i), ownership.on_gpu(d, d.table.at[g, q, i])),
+        lambda q, i: [[d.table.at[g, q, i]]],
     )
 
 
@@ -289,7 +186,7 @@ def _grow_inv(d: Any, e: Any, j: Any, g: Any) -> Clauses:
         return implies(s.live(g, q, i), either(negate(untouched), t.at[g, q, i] == s.at[g, q, i]))
 
     return [
-        *inv.blocks(d),
+        *ownership.blocks(d),
         *effects.hazards(d),
         *frame_others(d, e, g),
         *same_plan(d, e, g, ("copies", "copy_of", "copied_from")),
@@ -320,8 +217,8 @@ APPEND = Contract(
     modifies=(*BLOCKS, "plan"),
     args=lambda d: (fresh("g"), fresh_bool("grows")),
     pre=lambda d, g, grows: [
-        *inv.blocks(d),
-        *inv.placement(d, only(g)),
+        *ownership.blocks(d),
+        *ownership.placement(d, only(g)),
         *effects.engine_knows(d, only(g)),
         *told_now(d, g),
         *ready(d, g, 1),
@@ -331,8 +228,8 @@ APPEND = Contract(
         ("total: room for the slots of g", _room(d, g)),
     ],
     post=lambda d, e, g, grows: [
-        *inv.blocks(d),
-        *inv.placement(d, only(g)),
+        *ownership.blocks(d),
+        *ownership.placement(d, only(g)),
         *effects.engine_knows(d, only(g)),
         *told_now(d, g),
         *ready(d, g, 0),
@@ -361,7 +258,7 @@ def _own(d: Any, g: Any) -> Any:
 def _fill_inv(d: Any, e: Any, i: Any, q: Any, g: Any) -> Clauses:
     t = d.table
     return [
-        *inv.blocks(d),
+        *ownership.blocks(d),
         *frame_others(d, e, g),
         *same_plan(d, e, g),
         *told_now(d, g),
@@ -380,8 +277,8 @@ ALLOCATE = Contract(
     modifies=(*BLOCKS, "plan"),
     args=lambda d: (fresh("g"), fresh("n")),
     pre=lambda d, g, n: [
-        *inv.blocks(d),
-        *inv.placement(d, only(g)),
+        *ownership.blocks(d),
+        *ownership.placement(d, only(g)),
         *effects.engine_knows(d, only(g)),
         (
             "helper: g owns nothing",
@@ -395,8 +292,8 @@ ALLOCATE = Contract(
         ("total: room for the prompt", both(n >= 0, d.gpu.n >= n)),
     ],
     post=lambda d, e, g, n: [
-        *inv.blocks(d),
-        *inv.placement(d, only(g)),
+        *ownership.blocks(d),
+        *ownership.placement(d, only(g)),
         *effects.engine_knows(d, only(g)),
         *told_now(d, g),
         *frame_others(d, e, g),

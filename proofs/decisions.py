@@ -5,13 +5,15 @@ from typing import Any
 from kvproof.core import admission, config, running, swapping
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
-from kvproof.proofs.pass_rules import in_running_phase, laws, serve_pre
-from kvproof.proofs.phase_rules import in_admission, in_prefill_phase, in_swap_phase
+from kvproof.proofs.group_rules import in_running_phase, laws
+from kvproof.proofs.pass_rules import serve_pre
+from kvproof.proofs.phase_rules import in_swap_phase
+from kvproof.proofs.prefill_phase import in_admission, in_prefill_phase
 from kvproof.proofs.rules import Hoare
 from kvproof.proofs.sym import SBool, SInt, fresh, fresh_bool, run
 from kvproof.spec import decisions
-from kvproof.spec.invariants import R, parameters
 from kvproof.spec.logic import both, iff, negate
+from kvproof.spec.ownership import R, parameters
 
 
 def state(clauses: Any, *more: Any) -> Any:

@@ -4,19 +4,8 @@ from typing import Any
 
 import z3
 
-from kvproof.proofs.shapes import (
-    ZERO,
-    Shape,
-    ZCalendar,
-    ZMembers,
-    ZQueue,
-    ZRefs,
-    ZStack,
-    ZTable,
-    ZTwin,
-    assume,
-    prove,
-)
+from kvproof.proofs.block_shapes import ZERO, Shape, ZMembers, ZRefs, ZStack, ZTable, assume, prove
+from kvproof.proofs.shapes import ZCalendar, ZQueue, ZTwin
 from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified
 from kvproof.spec.domains import ARITY
 from kvproof.spec.logic import both, choose, implies, negate

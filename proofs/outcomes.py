@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kvproof.core.status import Status
-from kvproof.proofs.bank import STEP
+from kvproof.proofs.walks import STEP
 from kvproof.spec import decisions, effects
 from kvproof.spec.check import head, lists, representation
-from kvproof.spec.invariants import Clause, R, W, decodes, group_together, tokens_of, unfinished
+from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
 from kvproof.spec.readings import Has
 from kvproof.store.versions import NAMES
@@ -100,15 +100,14 @@ def _heads(d: Any) -> list[int]:
 
 
 def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
-    t, p = d.table, d.plan
-    alone = d.forall("slot", lambda g, q, i: p.piece[g] == 0 or not t.live(g, q, i) or d.refs.of[t.at[g, q, i]] == 1)
+    p = d.plan
     return [
         *of_pass(d, e),
         *lists(p.source),
         *head(d, e),
         *(c for g in _heads(d) for c in decisions.turns(d, e, g)),
         ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
-        ("no_shared_write: what is prefilled is exclusive", alone),
+        effects.prefills_exclusive(d),
     ]
 
 

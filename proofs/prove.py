@@ -234,8 +234,9 @@ def run(
                 if progress is not None:
                     progress(done, len(todo), futures[future][0])
         except BaseException:
+            workers = dict(getattr(pool, "_processes", None) or {})
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(getattr(pool, "_processes", {}).values()):
+            for process in workers.values():
                 process.terminate()
             raise
     return _report(results, only, time.perf_counter() - begin)

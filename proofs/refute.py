@@ -17,8 +17,9 @@ import attrs
 from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
-from kvproof.proofs import bank, mutate, outcomes
-from kvproof.proofs.bank import Action, Counted, Endless, Situation, Trial
+from kvproof.proofs import bank, mutate, outcomes, walks
+from kvproof.proofs.bank import Counted, Endless, Situation, Trial
+from kvproof.proofs.walks import Action
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
 from kvproof.store.draft import State, initial
@@ -94,15 +95,15 @@ class Bench:
         """Is some clause false after this call?"""
         name, *x = action
         e, told = self.before(situation)
-        e.spent = bank.spent_before(name, e.state)
+        e.spent = walks.spent_before(name, e.state)
         enabled = bool(outcomes.ENABLED[name](e, *x))
-        policy = bank.POLICIES[situation.mode]
+        policy = walks.POLICIES[situation.mode]
         d = Counted(situation.state(), policy)
         wish = name == "preempt" and policy.swaps(x[0])
         try:
             with in_time():
                 try:
-                    result = bank.perform(d, action)
+                    result = walks.perform(d, action)
                 except Rejected:
                     return Counterexample(situation, action, "total: rejected only when not enabled") if enabled else None
                 if not enabled:
@@ -117,7 +118,7 @@ class Bench:
                 for g, q in d.plan.drops:
                     told.finished(g, q)
                 alone, after = View(state, plan, told), View(state, plan, told, before=e)
-                if name == "schedule" or name in bank.STEP:
+                if name == "schedule" or name in walks.STEP:
                     alone.spent = after.spent = d.spent
                 for clause, true in outcomes.after(name, alone, after, e, tuple(x), result, wish):
                     if not true:
@@ -145,15 +146,15 @@ def relevant(trials: list[Trial], mutant: mutate.Mutant) -> list[Trial]:
 def walk(bench: Bench, seed: int, steps: int = 40) -> Counterexample | None:
     """Go on from nothing with the broken core itself, checking every call."""
     r = random.Random(seed + 10_000)
-    config, mode = bank.some_config(r), r.choice(tuple(bank.POLICIES))
+    config, mode = walks.some_config(r), r.choice(tuple(walks.POLICIES))
     state, recipe = initial(Config(**config)), list[Action]()
     for _ in range(steps):
         situation = Situation(config, mode, tuple(recipe), (), bank.freeze(state))
-        action = bank.choose(state, bank.actions(state, r), r)
+        action = walks.choose(state, walks.actions(state, r), r)
         found = bench.broken(situation, action)
         if found is not None:
             return found
-        after = bank.step(state, mode, action)
+        after = walks.step(state, mode, action)
         if after is not None:
             state = after
             recipe.append(action)

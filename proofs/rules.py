@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from kvproof.proofs.shapes import ZERO
+from kvproof.proofs.block_shapes import ZERO
 from kvproof.proofs.sym import PathEnd, ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec.logic import both, either, implies, negate
 

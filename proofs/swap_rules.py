@@ -6,21 +6,13 @@ to its twin. "Moved" is: the entry lies on the other device.
 
 from typing import Any
 
-from kvproof.proofs.block_rules import (
-    BLOCKS,
-    CONTRACTS,
-    frame_others,
-    only,
-    others_read_same,
-    same_plan,
-    told_now,
-)
+from kvproof.proofs.block_rules import CONTRACTS
+from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
+from kvproof.proofs.frames import BLOCKS, frame_others, only, others_read_same, same_plan, told_now
 from kvproof.proofs.rules import RULES, Rule
-from kvproof.proofs.shapes import assume
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import effects
-from kvproof.spec import invariants as inv
+from kvproof.spec import effects, ownership
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 
 CHANGED = {True: ("outs", "out_of"), False: ("ins", "in_of")}
@@ -29,7 +21,7 @@ CHANGED = {True: ("outs", "out_of"), False: ("ins", "in_of")}
 def _swap_facts(d: Any, o: Any, g: Any, out: bool) -> Clauses:
     """What holds while g moves, since `o`."""
     t, s, w = d.table, o.table, d.twin
-    here, there = (inv.on_gpu, inv.on_host) if out else (inv.on_host, inv.on_gpu)
+    here, there = (ownership.on_gpu, ownership.on_host) if out else (ownership.on_host, ownership.on_gpu)
     pool, pool_o, other, other_o = (d.cpu, o.cpu, d.gpu, o.gpu) if out else (d.gpu, o.gpu, d.cpu, o.cpu)
     pairs, pairs_o = (d.plan.out_of, o.plan.out_of) if out else (d.plan.in_of, o.plan.in_of)
 
@@ -49,7 +41,7 @@ def _swap_facts(d: Any, o: Any, g: Any, out: bool) -> Clauses:
         return implies(s.live(g, q, i), either(both(here(d, b), b == a), moved))
 
     return [
-        *inv.blocks(d),
+        *ownership.blocks(d),
         *frame_others(d, o, g),
         *same_plan(d, o, None if out else g, CHANGED[out]),
         ("helper: g had nothing there", forall(1, elsewhere, lambda b: [[o.refs.of[b]]])),
@@ -99,7 +91,7 @@ def _law(d: Any, o: Any, g: Any) -> None:
 
 
 def _rows_rule(out: bool) -> Rule:
-    there = inv.on_host if out else inv.on_gpu
+    there = ownership.on_host if out else ownership.on_gpu
 
     def clauses(d: Any, e: Any, j: Any, g: Any) -> Clauses:
         run().notes["swap"] = e
@@ -119,7 +111,7 @@ def _rows_rule(out: bool) -> Rule:
 
 
 def _row_rule(out: bool) -> Rule:
-    there = inv.on_host if out else inv.on_gpu
+    there = ownership.on_host if out else ownership.on_gpu
 
     def clauses(d: Any, e: Any, i: Any, g: Any, q: Any) -> Clauses:
         o = run().notes["swap"]
@@ -196,7 +188,7 @@ def _sharing(d: Any, e: Any, g: Any) -> Any:
 
 
 def _move(out: bool) -> Contract:
-    here, there = (inv.on_gpu, inv.on_host) if out else (inv.on_host, inv.on_gpu)
+    here, there = (ownership.on_gpu, ownership.on_host) if out else (ownership.on_host, ownership.on_gpu)
 
     def on(d: Any, g: Any, side: Any) -> Any:
         return forall(
@@ -219,8 +211,8 @@ def _move(out: bool) -> Contract:
             ]
         )
         return [
-            *inv.blocks(d),
-            *inv.placement(d, only(g)),
+            *ownership.blocks(d),
+            *ownership.placement(d, only(g)),
             *knows(d, g),
             *told,
             ("helper: g where it comes from", on(d, g, here)),
@@ -248,8 +240,8 @@ def _move(out: bool) -> Contract:
             lambda b: [[(d.plan.out_of if out else d.plan.in_of)[b]]],
         )
         return [
-            *inv.blocks(d),
-            *inv.placement(d, only(g)),
+            *ownership.blocks(d),
+            *ownership.placement(d, only(g)),
             *frame_others(d, e, g),
             *same_plan(d, e, None if out else g, CHANGED[out]),
             *others_read_same(d, e, g),

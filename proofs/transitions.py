@@ -2,66 +2,28 @@
 
 from typing import Any
 
-from kvproof.core import groups, running, schedule
-from kvproof.core.errors import Rejected
+from kvproof.core import schedule
 from kvproof.core.status import Status
-from kvproof.proofs.block_rules import BLOCKS, frame_others, same_plan
 from kvproof.proofs.contracts import Clauses
-from kvproof.proofs.draft import ZDraft
-from kvproof.proofs.pass_rules import bucket_shrinks, laws, serve_pre
-from kvproof.proofs.rules import RULES, Hoare, Rule
-from kvproof.proofs.shapes import ZResults
-from kvproof.proofs.sym import PathEnd, ZMap, forall, fresh, run
-from kvproof.spec import decisions, effects
-from kvproof.spec import invariants as inv
-from kvproof.spec.invariants import R, W, decodes, tokens_of, unfinished
-from kvproof.spec.logic import both, choose, either, implies, negate
-
-LIVE = (
-    "table",
-    "refs",
-    "gpu",
-    "cpu",
-    "status",
-    "length",
-    "seqs",
-    "due",
-    "expiry",
-    "waiting",
-    "running",
-    "swapped",
-    "prefilling",
-    "sampling",
-    "plan",
+from kvproof.proofs.events import (
+    LIVE,
+    case_abort,
+    case_add,
+    case_finish_sequence,
+    case_forget,
+    case_fork,
+    case_outgrown,
+    guarded,
+    prove,
+    start,
 )
-
-
-def start() -> Any:
-    """Any state between two transitions, with an empty plan."""
-    d = ZDraft(Hoare())
-    for _, c in effects.everything(d):
-        run().assume(c)
-    for c in laws(d):
-        run().assume(c)
-    run().notes.update(head=fresh("head"), line=fresh("line"))
-    return d
-
-
-def prove(clauses: Clauses, when: str) -> None:
-    """Obligations after a transition."""
-    for label, c in clauses:
-        run().prove(f"{label} [{when}]", c)
-
-
-def guarded(enabled: Any, fn: Any, *args: Any) -> Any:
-    """Call a transition. It is rejected exactly when it is not enabled, and then nothing survives."""
-    try:
-        result = fn(*args)
-    except Rejected:
-        run().prove("total: rejected only when not enabled", negate(enabled))
-        raise PathEnd from None
-    run().prove("total: done only when enabled", enabled)
-    return result
+from kvproof.proofs.group_rules import bucket_shrinks, laws
+from kvproof.proofs.rules import RULES, Rule
+from kvproof.proofs.shapes import ZResults
+from kvproof.proofs.sym import ZMap, forall, fresh, run
+from kvproof.spec import decisions, effects, ownership
+from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.spec.ownership import R, decodes, tokens_of, unfinished
 
 
 # --- the pass --------------------------------------------------------------------------------------
@@ -107,15 +69,8 @@ def case_schedule() -> None:
             effects.tokens_kept(d, e),
             ("swap_preserves_view: contents", effects.contents_kept(d, e)),
             ("table_length: the slots of the step exist", implies(negate(d.prefilled), effects.nobody_due(d)[1])),
-            (
-                "no_shared_write: what is prefilled is exclusive",
-                forall(
-                    3,
-                    lambda g, q, i: implies(both(p.piece[g] != 0, d.table.live(g, q, i)), d.refs.of[d.table.at[g, q, i]] == 1),
-                    lambda g, q, i: [[d.table.at[g, q, i]]],
-                ),
-            ),
-            ("group_together: one device", inv.group_together(d)),
+            effects.prefills_exclusive(d),
+            ("group_together: one device", ownership.group_together(d)),
             *decisions.turns(d, e, run().notes["line"]),
         ],
         when,
@@ -243,211 +198,9 @@ def case_commit() -> None:
                 forall(1, lambda g: implies(decodes(d, g), d.clock - d.born[g] < d.limit[g]), lambda g: [[d.status[g]]]),
             ),
             effects.capped(d, e),
-            ("group_together: one device", inv.group_together(d)),
+            ("group_together: one device", ownership.group_together(d)),
         ],
         when,
-    )
-
-
-# --- events of one group ---------------------------------------------------------------------------
-def case_add() -> None:
-    """A new request waits."""
-    d, prompt, limit = start(), fresh("prompt"), fresh("limit")
-    e = d.snap()
-    g = guarded(both(prompt >= 1, limit > prompt), groups.add, d, prompt, limit)
-    prove(effects.everything(d), "after add")
-    prove(
-        [
-            (
-                "status_graph: it waits, with its prompt",
-                both(
-                    e.status[g] == Status.ABSENT,
-                    d.status[g] == W,
-                    d.length[g] == prompt,
-                    d.prompt[g] == prompt,
-                    d.limit[g] == limit,
-                    both(g == e.ticket, d.ticket == e.ticket + 1),
-                ),
-            ),
-            effects.moves(d, e, (Status.ABSENT, W)),
-            (
-                "one_queue: at the end of the line",
-                forall(
-                    1,
-                    lambda t: implies(both(unfinished(d, t), t != g), d.key[t] < d.key[g]),
-                    lambda t: [[d.status[t]], [d.key[t]]],
-                ),
-            ),
-        ],
-        "after add",
-    )
-
-
-def case_abort() -> None:
-    """Legal in every unfinished status; frees exactly what is held."""
-    d, g = start(), fresh("g")
-    e = d.snap()
-    guarded(unfinished(d, g), groups.abort, d, g)
-    prove(effects.everything(d), "after abort")
-    prove(
-        [
-            ("ownership_by_status: aborted", d.status[g] == Status.FINISHED_ABORTED),
-            (
-                "status_graph: nobody else moves",
-                forall(1, lambda t: either(t == g, d.status[t] == e.status[t]), lambda t: [[d.status[t]]]),
-            ),
-            (
-                "recompute_keeps_output: its tokens stay, without one that may be in the making",
-                d.length[g] == tokens_of(e, g) - choose(e.sampling.has_[g], 1, 0),
-            ),
-        ],
-        "after abort",
-    )
-
-
-def _share_inv(d: Any, e: Any, i: Any, g: Any, parent: Any, child: Any) -> Clauses:
-    t, s = d.table, e.table
-    return [
-        *inv.blocks(d),
-        *frame_others(d, e, g),
-        *same_plan(d, e, g),
-        (
-            "fork_shares: the child has the first blocks of the parent",
-            both(
-                t.size_[g, child] == i,
-                forall(
-                    1,
-                    lambda k: implies(both(k >= 0, k < i), t.at[g, child, k] == t.at[g, parent, k]),
-                    lambda k: [[t.at[g, child, k]]],
-                ),
-            ),
-        ),
-        (
-            "helper: siblings keep theirs",
-            forall(1, lambda q: either(q == child, t.size_[g, q] == s.size_[g, q]), lambda q: [[t.size_[g, q]]]),
-        ),
-        (
-            "helper: siblings keep entries",
-            forall(
-                2,
-                lambda q, k: implies(both(q != child, s.live(g, q, k)), t.at[g, q, k] == s.at[g, q, k]),
-                lambda q, k: [[t.at[g, q, k]]],
-            ),
-        ),
-        ("fork_shares: no block is taken", both(d.gpu.n == e.gpu.n, d.cpu.n == e.cpu.n)),
-        (
-            "plan_reports_tables: sizes of g",
-            forall(1, lambda q: d.plan.told_n[g, q] == t.size_[g, q], lambda q: [[d.plan.told_n[g, q]], [t.size_[g, q]]]),
-        ),
-        (
-            "plan_reports_tables: entries of g",
-            forall(
-                2, lambda q, k: implies(t.live(g, q, k), d.plan.told[g, q, k] == t.at[g, q, k]), lambda q, k: [[t.at[g, q, k]]]
-            ),
-        ),
-    ]
-
-
-RULES["share"] = Rule((*BLOCKS, "plan"), _share_inv)
-
-
-def case_fork() -> None:
-    """A child shares all blocks of its parent."""
-    d, g, parent = start(), fresh("g"), fresh("parent")
-    e = d.snap()
-    enabled = both(negate(d.issued), decodes(d, g), d.members.has_[g, parent], d.seqs < d.config.max_num_seqs)
-    child = guarded(enabled, groups.fork, d, g, parent)
-    prove(effects.everything(d), "after fork")
-    t = d.table
-    prove(
-        [
-            (
-                "fork_shares: both read the same",
-                both(
-                    t.size_[g, child] == t.size_[g, parent],
-                    forall(
-                        1,
-                        lambda k: implies(t.live(g, child, k), t.at[g, child, k] == t.at[g, parent, k]),
-                        lambda k: [[t.at[g, child, k]]],
-                    ),
-                ),
-            ),
-            ("fork_shares: it costs no block", both(d.gpu.n == e.gpu.n, d.cpu.n == e.cpu.n)),
-            (
-                "fork_shares: it is a new live sequence",
-                both(d.members.has_[g, child], negate(e.members.has_[g, child]), d.members.n[g] == e.members.n[g] + 1),
-            ),
-            ("status_graph: nobody moves", forall(1, lambda h: d.status[h] == e.status[h], lambda h: [[d.status[h]]])),
-        ],
-        "after fork",
-    )
-
-
-def case_finish_sequence() -> None:
-    """A sequence ends; the group goes with its last one."""
-    d, g, q = start(), fresh("g"), fresh("q")
-    e = d.snap()
-    guarded(both(d.status[g] == R, d.members.has_[g, q]), groups.finish_sequence, d, g, q)
-    prove(effects.everything(d), "after finish_sequence")
-    last = e.members.n[g] == 1
-    prove(
-        [
-            ("ownership_by_status: the sequence owns nothing", d.table.size_[g, q] == 0),
-            ("status_graph: the group goes with its last sequence", d.status[g] == choose(last, Status.FINISHED_STOPPED, R)),
-            (
-                "status_graph: nobody else moves",
-                forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]]),
-            ),
-            ("helper: one sequence less", either(last, both(negate(d.members.has_[g, q]), d.members.n[g] == e.members.n[g] - 1))),
-        ],
-        "after finish_sequence",
-    )
-
-
-def case_forget() -> None:
-    """An ended group leaves no trace."""
-    d, g = start(), fresh("g")
-    e = d.snap()
-    guarded(d.status[g] >= Status.FINISHED_STOPPED, groups.forget, d, g)
-    prove(effects.everything(d), "after forget")
-    prove(
-        [
-            ("status_graph: it is absent", d.status[g] == Status.ABSENT),
-            (
-                "status_graph: nobody else moves",
-                forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]]),
-            ),
-        ],
-        "after forget",
-    )
-
-
-# --- exact endings -----------------------------------------------------------------------------------
-def case_outgrown() -> None:
-    """kvproof: a running group of one sequence ends for capacity exactly when its next block would exceed the pool."""
-    d: Any = ZDraft(Hoare())
-    g: Any = fresh("g")
-    run().notes.update(head=fresh("head"), line=fresh("line"), served=g)
-    for _, c in serve_pre(d, g):
-        run().assume(c)
-    for c in laws(d):
-        run().assume(c)
-    run().assume(both(d.members.n[g] == 1, negate(d.config.vllm_v0)))
-    e, q = d.snap(), d.members.first(g)
-    size = d.table.size_[g, q]
-    boundary = d.clock - d.born[g] > d.span(size)
-    # the blocks of g are as many as its only table has entries, and are among the used ones (`lemmas.py`: a subset)
-    run().assume(both(d.refs.used_gpu >= d.table.held[g], d.table.held[g] == size))
-    running.serve(d, g)
-    exceeds = both(boundary, size + 1 > d.config.num_gpu_blocks)
-    ended = d.status[g] == Status.FINISHED_CAPACITY
-    prove(
-        [
-            ("infeasible_refused: ended only if it exceeds the pool", implies(ended, exceeds)),
-            ("infeasible_refused: ended if it exceeds the pool", implies(exceeds, ended)),
-            ("infeasible_refused: nobody is evicted for it", implies(exceeds, d.plan.victims == e.plan.victims)),
-        ],
-        "after serve",
     )
 
 

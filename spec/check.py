@@ -5,7 +5,8 @@ from itertools import pairwise
 from typing import Any
 
 from kvproof.spec.effects import plan_reports_tables
-from kvproof.spec.invariants import Clause, group_together, invariants
+from kvproof.spec.invariants import invariants
+from kvproof.spec.ownership import Clause, group_together
 from kvproof.spec.passes import of_commit, of_pass
 from kvproof.spec.readings import Has
 from kvproof.spec.told import Told

@@ -8,8 +8,8 @@ Each clause says "if and only if", so a step that waits where it could go on is 
 from typing import Any
 
 from kvproof.core.status import Status
-from kvproof.spec.invariants import Clause, R, S, W
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
+from kvproof.spec.ownership import Clause, R, S, W
 
 
 def least(a: Any, b: Any) -> Any:

@@ -3,21 +3,9 @@
 from typing import Any
 
 from kvproof.core.status import LEGAL_MOVES, Status
-from kvproof.spec.invariants import (
-    Clause,
-    Exempt,
-    R,
-    S,
-    W,
-    decodes,
-    invariants,
-    nobody,
-    on_gpu,
-    on_host,
-    tokens_of,
-    unfinished,
-)
+from kvproof.spec.invariants import invariants
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
+from kvproof.spec.ownership import Clause, Exempt, R, S, W, decodes, nobody, on_gpu, on_host, tokens_of, unfinished
 
 
 # --- what the engine has been told -------------------------------------------------------------------------------------
@@ -147,6 +135,16 @@ def tokens_kept(d: Any, e: Any) -> Clause:
     return ("recompute_keeps_output: tokens are kept", d.forall("group", clause, lambda g: [[d.status[g]]]))
 
 
+def prefills_exclusive(d: Any) -> Clause:
+    """Nobody else refers to a block that a prefill of this pass writes."""
+    t, p = d.table, d.plan
+
+    def clause(g: Any, q: Any, i: Any) -> Truth:
+        return implies(both(p.piece[g] != 0, t.live(g, q, i)), lambda: d.refs.of[t.at[g, q, i]] == 1)
+
+    return ("no_shared_write: what is prefilled is exclusive", d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]]]))
+
+
 def capped(d: Any, e: Any) -> Clause:
     """Who ended for its length since e has as many tokens as its limit says."""
 
@@ -210,6 +208,7 @@ __all__ = [
     "legal_moves",
     "moves",
     "nobody_due",
+    "prefills_exclusive",
     "source",
     "tokens_kept",
     "victim_is_last",

@@ -15,8 +15,8 @@ from kvproof.spec.effects import (
     victim_is_last,
     victims,
 )
-from kvproof.spec.invariants import Clause, R, S, W, decodes, tokens_of, unfinished
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
+from kvproof.spec.ownership import Clause, R, S, W, decodes, tokens_of, unfinished
 
 
 def free_by_then(d: Any, e: Any, b: Any) -> Truth:

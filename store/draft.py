@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from kvproof.store.collections import ONE, Calendar, Cell, Members, Pair, Queue, Refs, Stack, Table, Twin, cells
+from kvproof.store.collections import ONE, Cell, Members, Refs, Stack, Table, cells
 from kvproof.store.maps import Logged, Map
 from kvproof.store.plan import PlanDraft
+from kvproof.store.queues import Calendar, Pair, Queue, Twin
 from kvproof.store.versions import GROUP_MAPS, NAMES, Version, View, maps_of
 
 if TYPE_CHECKING:

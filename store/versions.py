@@ -11,8 +11,9 @@ All maps share one version because a draft that opens 14 of them one by one cost
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from kvproof.store.collections import Calendar, Members, Refs, Table
+from kvproof.store.collections import Members, Refs, Table
 from kvproof.store.maps import MISSING, Journal, Log, Logged, Map, Statuses, replay
+from kvproof.store.queues import Calendar
 
 V = TypeVar("V")
 Maps = tuple[Any, ...]

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from symbolic_run import filled, known
 
-from kvproof.proofs import shapes
+from kvproof.proofs import block_shapes, shapes
 from kvproof.proofs.draft import ZPlan
 from kvproof.proofs.sym import ZMap
-from kvproof.store.collections import Queue, Results, Stack, Twin, cell_blocks, cells
+from kvproof.store.collections import Stack, cell_blocks, cells
+from kvproof.store.queues import Queue, Results, Twin
 from kvproof.store.versions import NAMES, NUMBER, Version, maps_of
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -27,8 +28,8 @@ def fresh_maps():
 
 def empty_stack():
     """The symbolic reading of a pool with nothing free; nothing is referenced."""
-    stack = filled(shapes.ZStack("s"), items=-1, pos=-1, n=0)
-    stack.refs = filled(shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
+    stack = filled(block_shapes.ZStack("s"), items=-1, pos=-1, n=0)
+    stack.refs = filled(block_shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
     return stack
 
 
@@ -60,7 +61,7 @@ def test_take_of_an_empty_stack_is_refused():
 
 def symbolic_members():
     """Nobody lives anywhere but in groups that were started."""
-    return filled(shapes.ZMembers(), has_=False, n=0, bound=0)
+    return filled(block_shapes.ZMembers(), has_=False, n=0, bound=0)
 
 
 @FEW
@@ -95,9 +96,9 @@ class Blocks:
         maps = fresh_maps()
         self.members, self.table, self.refs = (maps[NUMBER[name]] for name in ("members", "table", "refs"))
         self.zmembers = symbolic_members()
-        self.zrefs = filled(shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
+        self.zrefs = filled(block_shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
         self.ztable = filled(
-            shapes.ZTable(self.zrefs, self.zmembers, lambda n: n),
+            block_shapes.ZTable(self.zrefs, self.zmembers, lambda n: n),
             **dict.fromkeys(("at", "rank", "owner_g", "owner_q", "owner_i", "group_of", "index_of"), -1),
             size_=0,
             held=0,
@@ -197,7 +198,7 @@ def test_table_and_counts(steps):
 
 def test_counts_refuse_what_is_illegal():
     with known() as run:
-        refs = filled(shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
+        refs = filled(block_shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
         for call in (lambda: refs.snap().share(1), lambda: refs.snap().drop(1), lambda: refs.snap().shared(1)):
             assert run.refuses(call)
         refs.take(1)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, drafts, grow
 
-from kvproof.store.collections import Results, Stack, Twin, cell_blocks, cells
+from kvproof.store.collections import Stack, cell_blocks, cells
+from kvproof.store.queues import Results, Twin
 
 
 def push_and_pop(d, model, op):
