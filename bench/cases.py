@@ -106,7 +106,7 @@ def peer_decode(n: int) -> dict[str, object]:
     lengths = prompts(n)
     peer = PeerScheduler(plenty(lengths), BLOCK_SIZE, n, NO_LIMIT)
     for i, length in enumerate(lengths):
-        peer.add(Sequence(i, [TOKEN] * length, NEVER, BLOCK_SIZE))
+        peer.add(Sequence(i, [i] * length, NEVER, BLOCK_SIZE))  # no two share a prefix
     scheduled, _ = peer.schedule()
     peer.postprocess(scheduled, [TOKEN] * n)
     clock = Clock()
@@ -163,7 +163,7 @@ def peer_pressure(n: int) -> dict[str, object]:
     for _ in chunked(clock, PRESSURE_STEPS):
         for _ in range(n - len(peer.waiting) - len(peer.running)):
             prompt, output = next(arrivals)
-            peer.add(Sequence(next(ids), [TOKEN] * prompt, output, BLOCK_SIZE))
+            peer.add(Sequence(i := next(ids), [i] * prompt, output, BLOCK_SIZE))
         before = peer.preemptions
         start = perf_counter_ns()
         scheduled, _ = peer.schedule()

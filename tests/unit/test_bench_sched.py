@@ -63,19 +63,22 @@ def test_lengths_have_the_mean_of_the_trace():
         assert abs(sum(lengths) / len(lengths) - mean) < 0.05 * mean and min(lengths) >= 1
 
 
-def test_the_peer_gives_everybody_its_tokens_and_loses_no_block():
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_peer_gives_everybody_its_tokens_and_loses_no_block(alone):
     blocks = under_pressure(16)
     assert blocks == int(16 * (256 + 80) / BLOCK_SIZE * SHARE)
     peer = PeerScheduler(blocks, BLOCK_SIZE, 16, 4096)
-    requests = [Sequence(i, [7] * (130 + 9 * i), 64 + i, BLOCK_SIZE) for i in range(16)]
+    requests = [Sequence(i, [i if alone else 7] * (130 + 9 * i), 64 + i, BLOCK_SIZE) for i in range(16)]
     for request in requests:
         peer.add(request)
-    ended = []
+    ended, shared = [], 0
     while peer.waiting or peer.running:
         scheduled, _ = peer.schedule()
         assert scheduled
         ended += peer.postprocess(scheduled, [7] * len(scheduled))
         held = [b for request in peer.running for b in request.table]
-        assert len(held) == len(set(held)) and len(held) + len(peer.manager.free) == blocks
-    assert peer.preemptions > 0 and {id(r) for r in ended} == {id(r) for r in requests}
+        assert len(set(held)) + len(peer.manager.free) == blocks
+        shared += len(held) - len(set(held))
+    assert (shared == 0) == alone, "prompts with one beginning share blocks, others do not"
+    assert alone == (peer.preemptions > 0) and {id(r) for r in ended} == {id(r) for r in requests}
     assert all(len(r) == r.prompt + r.max_tokens for r in requests)

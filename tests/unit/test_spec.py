@@ -195,8 +195,10 @@ BREAKS = {
     ),
     "a seat too many": ("pressed", lambda c: setattr(c, "seqs", 3), [SEATS]),
     "more seats than there are": ("pressed", lambda c: set_config(c, "max_num_seqs", 1), [SEATS, TOKENS]),
-    "a prompt cut in V0": ("started", lambda c: set_config(c, "vllm_v0", True), [SEATS]),
-    "sampling between passes": ("pressed", lambda c: c.sampling.append(0), [SAMPLING]),
+    "a prompt cut in V0": ("started", lambda c: set_config(c, "vllm_v0", True), [SEATS, "helper: parameters"]),
+    "sampling between passes": ("pressed", lambda c: c.sampling.append(0), [SAMPLING, TOKENS]),
+    "sampled before all was computed": ("sampled", lambda c: c.computed.update({0: 1}), [TOKENS]),
+    "an unknown group samples": ("sampled", lambda c: c.sampling.append(2), [QUEUE, ORDER]),
     "sequences on two devices": (
         "pressed",
         lambda c: (put(c, (0, 1), 12, 13, 14, 8), c.cpu.clear(), c.gpu.append(5), c.refs.clear()),
