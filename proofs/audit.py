@@ -29,6 +29,8 @@ RLIMIT = 8_000_000
 TIMES, LEAST = 8, 30_000
 PROOF_SECONDS = 240
 GOAL = 0.95
+TASKS = 60
+"""Mutants a process judges before a new one takes its place: terms of the solver pile up."""
 
 
 @attrs.frozen
@@ -255,20 +257,22 @@ def run(
     if todo and any(m.module != "config" for m in todo):
         trials()  # made once, before the workers ask for it
     verdicts: list[Verdict] = []
-    pool = ProcessPoolExecutor(jobs or os.cpu_count() or 1, mp_context=get_context("spawn"), max_tasks_per_child=40)
-    with pool:
-        futures = [pool.submit(judge, m) for m in todo]
-        try:
-            for future in as_completed(futures):
-                verdicts.append(future.result())
-                if progress is not None:
-                    progress(len(verdicts), len(todo), verdicts[-1])
-        except BaseException:
-            workers = dict(getattr(pool, "_processes", None) or {})
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in workers.values():
-                process.terminate()
-            raise
+    jobs = jobs or os.cpu_count() or 1
+    size = TASKS * jobs
+    for part in (todo[i : i + size] for i in range(0, len(todo), size)):
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            futures = [pool.submit(judge, m) for m in part]
+            try:
+                for future in as_completed(futures):
+                    verdicts.append(future.result())
+                    if progress is not None:
+                        progress(len(verdicts), len(todo), verdicts[-1])
+            except BaseException:
+                workers = dict(getattr(pool, "_processes", None) or {})
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in workers.values():
+                    process.terminate()
+                raise
     order = {(m.where, m.change): i for i, m in enumerate(todo)}
     verdicts.sort(key=lambda v: order[v.where, v.change])
     return Report(verdicts, round(time.perf_counter() - begin, 1))

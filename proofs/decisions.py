@@ -12,7 +12,7 @@ from kvproof.proofs.prefill_phase import in_admission, in_prefill_phase
 from kvproof.proofs.rules import Hoare
 from kvproof.proofs.sym import SBool, SInt, fresh, fresh_bool, run
 from kvproof.spec import decisions
-from kvproof.spec.logic import both, iff, negate
+from kvproof.spec.logic import both, iff, implies, negate
 from kvproof.spec.ownership import R, parameters
 
 
@@ -135,6 +135,7 @@ def case_config() -> None:
     names = ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs")
     fields: dict[str, Any] = {n: Whole(getattr(c, n).e) for n in (*names, "max_num_batched_tokens", "max_model_len")}
     odd: list[Any] = [2.0, "2", None, True]
+    small = [getattr(c, n) <= config.LARGEST for n in ("num_gpu_blocks", "num_cpu_blocks")]
     right = both(parameters(d), *[getattr(c, n) <= config.LARGEST for n in fields])
     v0 = bool(c.vllm_v0)
     for name in fields:
@@ -142,6 +143,8 @@ def case_config() -> None:
             run().prove(f"total: {name} is a whole number [Config]", not accepts({**fields, name: value, "vllm_v0": v0}))
     for value in (0, 1, "yes", None):
         run().prove("total: vllm_v0 is true or false [Config]", not accepts({**fields, "vllm_v0": value}))
+    few = {n: fields[n] for n in ("num_gpu_blocks", "num_cpu_blocks")}
+    run().prove("total: the other fields have values that work [Config]", implies(both(parameters(d), *small), accepts(few)))
     run().prove("total: accepted exactly if it can work [Config]", iff(accepts({**fields, "vllm_v0": v0}), right))
 
 

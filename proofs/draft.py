@@ -6,7 +6,7 @@ import z3
 
 from kvproof.proofs.block_shapes import ZERO, Shape, ZMembers, ZRefs, ZStack, ZTable, assume, prove
 from kvproof.proofs.shapes import ZCalendar, ZQueue, ZTwin
-from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified
+from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified, run
 from kvproof.spec.domains import ARITY
 from kvproof.spec.logic import both, choose, implies, negate
 
@@ -246,6 +246,7 @@ class ZDraft:
 
     def drop_group(self, g: Any) -> None:
         """Every map forgets g."""
+        run().notes.setdefault("forgotten", []).append(g)
         for name in MAPS:
             if name == "status":
                 self.status[g] = 0  # type: ignore[attr-defined]

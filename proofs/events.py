@@ -227,6 +227,7 @@ def case_forget() -> None:
     prove(
         [
             ("status_graph: it is absent", d.status[g] == Status.ABSENT),
+            ("status_graph: no trace is left", any(x is g for x in run().notes.get("forgotten", []))),
             (
                 "status_graph: nobody else moves",
                 forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]]),
