@@ -5,6 +5,7 @@ Not thread-safe: call it from one thread. A call that raises has changed nothing
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import Any
 
 import attrs
 
@@ -55,12 +56,20 @@ class Scheduler:
         self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
         self.state: State = initial(config)
         self._spare: Draft | None = None  # the last draft, if it can be reopened
+        self._busy = False
         self._outcomes: list[Outcome] = []
         self._preemptions: dict[int, dict[str, int]] = {}  # of the unfinished groups that had any
         self._capped: set[int] = set()  # unfinished groups whose output max_model_len cuts short
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy goes its own way from the same state."""
+        return {**self.__dict__, "_spare": None}
+
     def _open(self) -> Draft:
-        """A draft of the state."""
+        """A draft of the state. One call at a time: a policy or an iterable must not call back."""
+        if self._busy:
+            raise Rejected("a call is in progress")
+        self._busy = True
         spare, self._spare = self._spare, None
         d = spare.reopen() if spare is not None and spare.base is self.state else None
         if d is None:
@@ -74,7 +83,12 @@ class Scheduler:
             self._outcomes.append(self._outcome(d, g, Status(status)))
             groups.forget(d, g)
         self.state = d.close()
-        self._spare = d
+        self._spare, self._busy = d, False
+
+    def _undo(self, d: Draft) -> None:
+        """The call was rejected, or the caller's policy raised: it has changed nothing."""
+        d.abandon()
+        self._busy = False
 
     def _outcome(self, d: Draft, g: int, status: Status) -> Outcome:
         """What there is to say about g, which has ended in this draft."""
@@ -85,16 +99,17 @@ class Scheduler:
 
     def add_request(self, prompt_tokens: int, max_tokens: int) -> int:
         """A new request; returns its id. It ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0)."""
+        for name, value in (("prompt_tokens", prompt_tokens), ("max_tokens", max_tokens)):
+            if type(value) is not int or value < 1:
+                raise Rejected(f"{name} must be an integer >= 1")
         d = self._open()
         limit = prompt_tokens + max_tokens
         if not self.config.vllm_v0:
             limit = max(prompt_tokens + 1, min(limit, self.config.max_model_len))
         try:
-            if max_tokens < 1:
-                raise Rejected("max_tokens must be >= 1")
             g = groups.add(d, prompt_tokens, limit)
-        except Rejected:
-            d.abandon()
+        except BaseException:
+            self._undo(d)
             raise
         self._close(d)
         if limit < prompt_tokens + max_tokens:
@@ -106,8 +121,8 @@ class Scheduler:
         d = self._open()
         try:
             schedule.schedule(d)
-        except Rejected:
-            d.abandon()
+        except BaseException:
+            self._undo(d)
             raise
         plan = d.plan
         for g, mode in plan.victims:
@@ -124,14 +139,15 @@ class Scheduler:
         commit. Who was scheduled for a token and has no result does not advance. A result of an aborted request is dropped;
         one of a request that was never added raises Rejected.
         """
+        ids = EVERYBODY if results is None else Results(map(first, results))
+        ended = tuple(ended)
         d = self._open()
         try:
-            ids = EVERYBODY if results is None else Results(map(first, results))
             if ids.ids and ids.ids != self.state.running[1] and max(ids.ids) >= self.state.ticket:
                 raise Rejected(f"no request has the id {max(ids.ids)}")
             schedule.commit(d, ids, ended)
-        except Rejected:
-            d.abandon()
+        except BaseException:
+            self._undo(d)
             raise
         self._close(d)
         outcomes, self._outcomes = self._outcomes, []
@@ -142,8 +158,8 @@ class Scheduler:
         d = self._open()
         try:
             groups.abort(d, g)
-        except Rejected:
-            d.abandon()
+        except BaseException:
+            self._undo(d)
             raise
         self._close(d)
 
@@ -155,8 +171,8 @@ class Scheduler:
         d = self._open()
         try:
             child = groups.fork(d, g, parent)
-        except Rejected:
-            d.abandon()
+        except BaseException:
+            self._undo(d)
             raise
         self._close(d)
         return child

@@ -29,6 +29,7 @@ RLIMIT = 8_000_000
 TIMES, LEAST = 8, 30_000
 PROOF_SECONDS = 240
 GOAL = 0.95
+LIMIT = "not proved in"
 TASKS = 60
 """Mutants a process judges before a new one takes its place: terms of the solver pile up."""
 
@@ -68,6 +69,11 @@ class Report:
         return len(self.of("killed")) / rest if rest else 1.0
 
     @property
+    def by_limit(self) -> int:
+        """Killed by an obligation that the solver neither refuted nor gave up: not proved in TIMES the steps it needs."""
+        return sum(LIMIT in (v.obligation or "") for v in self.of("killed"))
+
+    @property
     def good(self) -> bool:
         """Enough are killed, and each survivor has a reason."""
         return bool(self.verdicts) and self.share >= GOAL and all(v.reason for v in self.of("survived"))
@@ -76,7 +82,7 @@ class Report:
         """The form of formats.md."""
         survivors = [{"where": v.where, "change": v.change, "reason": v.reason} for v in self.of("survived")]
         counts = {s: len(self.of(s)) for s in ("killed", "unconfirmed", "equivalent")}
-        return {"mutants": len(self.verdicts), **counts, "survivors": survivors}
+        return {"mutants": len(self.verdicts), **counts, "survivors": survivors, "killed_by_step_limit": self.by_limit}
 
 
 # --- the proofs of one mutant ---------------------------------------------------------------------------------------------------
@@ -170,7 +176,7 @@ def first_failure(mutant: Mutant, refuted: bool) -> str | None:
                     if verdict == "failed":
                         return f"{name}: {label}"
                     if verdict == "resources" and refuted:
-                        return f"{name}: {label} (not proved in {rlimit:,} steps)"
+                        return f"{name}: {label} ({LIMIT} {rlimit:,} steps)"
                     if verdict == "resources" and len(unproved) < 3:
                         unproved.append((f"{name}: {label}", log, goal))
         except Endless as error:

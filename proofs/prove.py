@@ -90,6 +90,9 @@ class Report:
     theorems: list[TheoremResult]
     failures: list[Failure]
     seconds: float
+    cases: int = 0
+    kept: int = 0
+    """Cases, and how many of them were proved of the same sources by an earlier run."""
 
     @property
     def proved(self) -> bool:
@@ -259,4 +262,4 @@ def _report(results: list[CaseResult], only: list[str] | None, seconds: float) -
         else:
             status = "proved"
         theorems.append(TheoremResult(name, status, count, round(spent, 3)))
-    return Report(theorems, failures, round(seconds, 3))
+    return Report(theorems, failures, round(seconds, 3), len(results), sum(r.cached for r in results))

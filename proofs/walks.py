@@ -165,5 +165,9 @@ RARE: list[tuple[dict[str, Any], list[Action]]] = [
         BATCH | {"num_gpu_blocks": 12, "num_cpu_blocks": 12, "max_num_seqs": 3, "max_num_batched_tokens": 12},
         [*[("add", 3, 20)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
     ),
+    *(  # in V0, a prompt as long as the limit, and longer by one
+        (BATCH | {"num_gpu_blocks": 12, "max_num_batched_tokens": 12, "max_model_len": 5, "vllm_v0": True}, [("add", n, 20)])
+        for n in (5, 6)
+    ),
 ]
 """States that walks hardly come to."""

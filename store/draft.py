@@ -54,7 +54,7 @@ class Reading(Generic[V]):
         return View(state.maps, self.name)
 
 
-@attrs.frozen(eq=False, slots=False)  # slots would make every close 17 empty calls dearer
+@attrs.frozen(eq=False, slots=False, repr=False)  # slots would make every close 17 empty calls dearer
 class State:
     """Everything the scheduler knows, immutable. Old states stay readable; to go on from one costs one copy.
 
@@ -78,6 +78,15 @@ class State:
     swapped: Pair
     prefilling: Pair
     sampling: Pair
+
+    def __repr__(self) -> str:
+        """A line: the free lists nest too deep to be printed."""
+        queues = ", ".join(f"{name} {len(getattr(self, name)[1])}" for name in ("waiting", "running", "swapped"))
+        return f"<State after pass {self.epoch}: {queues}, free {self.gpu_free} + {self.cpu_free}>"
+
+    def __deepcopy__(self, memo: Any) -> "State":
+        """Itself: it never changes."""
+        return self
 
     status = Reading[int]()
     key = Reading[int]()
@@ -113,7 +122,7 @@ class Draft:
         *("config", "clock", "ticket", "seqs", "issued", "prefilled", "epoch"),
         *NAMES,
         *("gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling"),
-        *("spent", "plan", "policy", "twin", "base", "_version"),
+        *("spent", "plan", "policy", "twin", "base", "_version", "_closed"),
     )
     status: Map[int]
     key: Map[int]
@@ -163,15 +172,19 @@ class Draft:
         self.table.slots = self.plan.slots
         self.policy = policy
         self.twin = Twin()
+        self._closed = False
 
     def reopen(self) -> "Draft | None":
-        """Edit on from the state that this draft was closed to, cheaper than a new one. None if somebody has opened it since."""
+        """Edit on from the state that this draft was closed to, cheaper than a new one.
+
+        None if it was not closed but abandoned, or if somebody has opened that state since.
+        """
         version = self.base.maps
         maps = version.maps
-        if maps is None or maps[0] is not self.status or maps[0].journal.undo is not None:
+        if not self._closed or maps is None or maps[0] is not self.status or maps[0].journal.undo is not None:
             return None
         maps[0].journal.undo = {}  # as version.open() does
-        self._version = version
+        self._version, self._closed = version, False
         self.spent = 0
         plan = self.plan = PlanDraft()
         self.table.slots = plan.slots
@@ -250,6 +263,7 @@ class Draft:
         """The next state. The draft must not be used again, except by `reopen`."""
         version, self._version = self._version, None
         assert version is not None, "the draft is closed"
+        self._closed = True
         state = self.base = State(
             self.config,
             self.clock,

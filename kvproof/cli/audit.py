@@ -41,6 +41,8 @@ def command(only: str | None, limit: int | None, jobs: int | None, as_json: bool
 
 def show(report: Any, details: bool) -> None:
     """The counts, who survived, and for one function every mutant with the last counterexample in full."""
+    from kvproof.proofs import audit
+
     console = Console(file=sys.stdout)
     some = report.verdicts if details else [v for v in report.verdicts if v.status in ("survived", "unconfirmed") or v.named]
     table = Table("where", "change", "", "failed obligation", "counterexample or reason")
@@ -52,6 +54,12 @@ def show(report: Any, details: bool) -> None:
         counterexample(console, report)
     counts = ", ".join(f"{len(report.of(s))} {s}" for s in COLOURS)
     console.print(f"{len(report.verdicts)} mutants: {counts}; {report.share:.1%} killed, {report.seconds:.0f} s", markup=False)
+    if report.by_limit:
+        console.print(
+            f"Of the killed, {report.by_limit} by an obligation that was not proved in {audit.TIMES} times the solver steps "
+            "that the real core needs, while a counterexample shows that it is false.",
+            markup=False,
+        )
 
 
 def counterexample(console: Console, report: Any) -> None:

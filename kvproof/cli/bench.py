@@ -15,10 +15,10 @@ def sizes_of(text: str) -> list[int]:
     sizes = []
     for part in text.split(","):
         if not (part.strip().isascii() and part.strip().isdigit()):
-            raise InputError(f"--n: must be numbers of sequences separated by commas, like 64,256,1024, got {text!r}")
-        n = int(part)
+            raise InputError(f"--n: must be numbers of sequences separated by commas, like 64,256,1024, got {text[:80]!r}")
+        n = int(part.strip()[:20])
         if not 1 <= n <= N_MAX:
-            raise InputError(f"--n: must be between 1 and {N_MAX}, got {n}")
+            raise InputError(f"--n: must be between 1 and {N_MAX}, got {part.strip()[:20]}")
         sizes.append(n)
     return sizes
 

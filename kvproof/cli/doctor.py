@@ -26,7 +26,7 @@ PACKAGES = {
 }
 """Name -> distributions that provide it."""
 
-NEEDED_BY = {"z3": "prove, audit", "numpy": "replay, fuzz", "torch": "generate", "cupy": "replay --backend cuda"}
+NEEDED_BY = {"z3": "prove, audit", "numpy": "replay, fuzz", "torch": "nothing yet", "cupy": "nothing yet"}
 
 
 def installed(distributions: tuple[str, ...]) -> str | None:

@@ -11,7 +11,13 @@ from kvproof.cli import InputError
 
 
 @click.command(short_help="stateful fuzzing of the whole system")
-@click.option("--seconds", type=click.FloatRange(min=0, max=10**7), default=60.0, show_default=True, help="How long.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, max=10**7),
+    default=60.0,
+    show_default=True,
+    help="At least so long; a round is finished.",
+)
 @click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), default=0, show_default=True, help="Of the first round.")
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Folder for a failure.  [default: here]"
@@ -32,6 +38,8 @@ def command(seconds: float, seed: int, output: Path, as_json: bool) -> int:
     def progress(line: str) -> None:
         click.echo(f"\rkvproof fuzz: {line}" if live else f"kvproof fuzz: {line}", err=True, nl=not live)
 
+    if seconds != seconds:
+        raise InputError("--seconds: must be a number, got nan")
     report = fuzz(seconds, seed, progress)
     if live:
         click.echo(err=True)
@@ -67,7 +75,7 @@ def show(summary: dict[str, Any]) -> None:
     if summary["never_fired"]:
         print(f"never fired: {', '.join(summary['never_fired'])}")
     if summary["fault"] is None:
-        print(f"no fault in {summary['rounds']} rounds, {summary['seconds']} s")
+        print(f"no fault in {summary['rounds']} round{'s' * (summary['rounds'] != 1)}, {summary['seconds']} s")
     else:
         print(f"FAULT: {summary['fault']}")
         for path in summary["files"]:

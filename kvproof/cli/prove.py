@@ -58,4 +58,5 @@ def show(report: Any) -> None:
     for f in report.failures:
         console.print(f"not proved ({f.verdict}): {f.case}: {f.label}, path {f.path or '-'}", markup=False)
     total = sum(t.obligations for t in report.theorems)
-    console.print(f"{total} obligations, {len(report.failures)} not proved, {report.seconds:.1f} s", markup=False)
+    kept = f"; {report.kept} of {report.cases} cases kept from an earlier run (see --no-cache)" if report.kept else ""
+    console.print(f"{total:,} obligations, {len(report.failures)} not proved, {report.seconds:.1f} s{kept}", markup=False)

@@ -57,4 +57,6 @@ def command(scenario: Path, backend: str, settings: tuple[str, ...], maps: bool,
     difference = comparison.end() if check else None
     if difference is not None:
         click.echo("\n".join(difference.lines()), err=True)
+    elif check and sys.stderr.isatty():
+        click.echo(f"{len(expected)} records as expected", err=True)
     return 1 if run.failed or difference is not None else 0

@@ -1,12 +1,14 @@
 """The embedding interface: outcomes with reasons and counts, and those kinds of the case log that are about calls, not loads."""
 
+import copy
 import random
 
 import pytest
 
 from kvproof import Config, Rejected, Scheduler, Status
-from kvproof.core import blocks
+from kvproof.core import blocks, groups
 from kvproof.fake_engine import FakeEngine, alone
+from kvproof.fuzz.oracle import contents
 from kvproof.store.collections import cell_blocks, row
 from kvproof.store.draft import Draft
 
@@ -290,3 +292,135 @@ def test_a_result_of_a_request_that_was_never_added_is_rejected_and_changes_noth
         scheduler.commit([(group, 1), (999, 1)])
     assert scheduler.state is before
     assert scheduler.commit([(group, 1)]) == []
+
+
+class Moody:
+    """A policy that raises when it is asked for the n-th time."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def swaps(self, g: int) -> bool:
+        self.left -= 1
+        if self.left == 0:
+            raise ValueError("no mood")
+        return True
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_policy_that_raises_changes_nothing(n):
+    """The pass is undone, and goes on as if nothing had been when the policy answers again."""
+    runs = []
+    for policy in (Moody(n), Moody(0)):
+        s = Scheduler(config(8, 12, max_num_seqs=4), policy=policy)
+        for k in range(4):
+            s.add_request(5 + k, 14)
+        log = []
+        while s.unfinished:
+            before, was = s.state, contents(s.state)
+            try:
+                plan = s.schedule()
+            except ValueError:
+                assert s.state is before and contents(s.state) == was and policy.left == 0
+                plan = s.schedule()
+            log.append((plan, s.commit()))
+            check_pools(s)
+        assert sum(o.swapped for _, ended in log for o in ended) >= 3
+        runs.append(log)
+    assert runs[0] == runs[1]
+
+
+def test_a_list_of_ends_that_raises_changes_nothing():
+    s = Scheduler(config(8))
+    g = [s.add_request(4, 4) for _ in range(3)]
+    s.schedule()
+
+    def ends():
+        yield g[0], 0
+        raise KeyError("gone")
+
+    before, was = s.state, contents(s.state)
+    with pytest.raises(KeyError):
+        s.commit(None, ends())
+    assert s.state is before and contents(s.state) == was
+    assert [o.group for o in s.commit(None, [(g[1], 0)])] == [g[1]]
+
+
+def test_old_states_stay_what_they_were_and_can_be_gone_on_from():
+    """The facade goes on with the draft it closed last: no state kept from before may notice, nor a branch from one."""
+    s = Scheduler(config(10, 6, max_num_seqs=4), "swap")
+    r = random.Random(3)
+    kept = []
+    for i in range(120):
+        if r.random() < 0.3:
+            s.add_request(r.randint(1, 9), r.randint(1, 12))
+        step(s)
+        kept.append((s.state, contents(s.state)))
+        if i % 17 == 16:
+            s.state = r.choice(kept)[0]
+    assert len({id(state) for state, _ in kept}) == 120
+    assert [contents(state) for state, _ in kept] == [was for _, was in kept]
+
+
+@pytest.mark.parametrize("call", [(4.5, 3), (4, 2.5), (4, float("inf")), (True, 3), ("4", 3), (0, 3), (4, 0), (-1, 1)])
+def test_a_size_that_is_no_whole_number_is_rejected(call):
+    s = Scheduler(config(8))
+    with pytest.raises(Rejected, match="must be an integer >= 1"):
+        s.add_request(*call)
+    assert s.unfinished == 0 and s.add_request(4, 3) == 0
+
+
+def test_a_call_within_a_call_is_rejected_and_loses_nothing():
+    class Meddler:
+        def swaps(self, g):
+            s.add_request(1, 1)
+            return True
+
+    s = Scheduler(config(3, 3), policy=Meddler())
+    for _ in range(2):
+        s.add_request(4, 8)
+    step(s)
+    with pytest.raises(Rejected, match="a call is in progress"):
+        s.schedule()
+    assert s.unfinished == 2
+    ids = []
+
+    def results():
+        ids.append(s.add_request(3, 3))
+        yield 0, 1
+
+    t = s
+    s = Scheduler(config(8))
+    s.add_request(4, 4)
+    s.schedule()
+    s.commit(results())
+    assert ids == [1] and s.unfinished == 2 and s.add_request(5, 5) == 2
+    assert t.unfinished == 2
+
+
+def test_an_abandoned_draft_is_not_reopened():
+    s = Scheduler(config(8))
+    s.add_request(4, 9)
+    d = Draft(s.state)
+    d.close()
+    again = d.reopen()
+    assert again is d and again.reopen() is None
+    groups.abort(again, 0)
+    again.abandon()
+    assert again.reopen() is None
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_goes_its_own_way(copied):
+    s = Scheduler(config(5000))
+    for _ in range(2):
+        s.add_request(4, 8)
+    step(s)
+    other = copied(s)
+    assert other.state is s.state and len(repr(s.state)) < 200
+    other.abort(0)
+    step(other)
+    step(s)
+    assert (other.unfinished, s.unfinished) == (1, 2)
+    check_pools(other)
+    check_pools(s)
