@@ -181,6 +181,7 @@ def _swap_in_post(d: Any, e: Any, g: Any) -> Clauses:
         ("status_graph: it runs", d.status[g] == R),
         ("budget_exact: charged", both(d.spent == e.spent + e.members.n[g], d.spent > e.spent, d.plan.ends == e.plan.ends)),
         decisions.joins(d, e, g, d.running),
+        ("plan_reports_tables: the plan names it", d.plan.back[g]),
         ("helper: one less is swapped", both(d.swapped.n == e.swapped.n - 1, d.running.n == e.running.n + 1)),
     ]
 
