@@ -11,7 +11,7 @@ from kvproof import __version__
 
 COMMANDS = {
     "prove": "prove the theorems on the functions that run",
-    "audit": "mutate the core and prove again: every mutant must be refuted",
+    "audit": "mutate the core and prove again: the proofs must notice",
     "replay": "run a scenario and print its decision records",
     "simulate": "discrete-event run of a trace",
     "fuzz": "stateful fuzzing of the whole system",
