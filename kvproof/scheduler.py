@@ -143,8 +143,10 @@ class Scheduler:
         ended = tuple(ended)
         d = self._open()
         try:
-            if ids.ids and ids.ids != self.state.running[1] and max(ids.ids) >= self.state.ticket:
-                raise Rejected(f"no request has the id {max(ids.ids)}")
+            if ids.ids and ids.ids != self.state.running[1]:
+                for g in (max(ids.ids), min(ids.ids)):
+                    if not 0 <= g < self.state.ticket:
+                        raise Rejected(f"no request has the id {g}")
             schedule.commit(d, ids, ended)
         except BaseException:
             self._undo(d)

@@ -274,10 +274,7 @@ def run(
                     if progress is not None:
                         progress(len(verdicts), len(todo), verdicts[-1])
             except BaseException:
-                workers = dict(getattr(pool, "_processes", None) or {})
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in workers.values():
-                    process.terminate()
+                prove.stop(pool)
                 raise
     order = {(m.where, m.change): i for i, m in enumerate(todo)}
     verdicts.sort(key=lambda v: order[v.where, v.change])

@@ -212,6 +212,14 @@ def _job(name: str, seed: int, digest: str | None) -> CaseResult:
     return result
 
 
+def stop(pool: ProcessPoolExecutor) -> None:
+    """End its processes now, in the middle of what they do."""
+    workers = dict(getattr(pool, "_processes", None) or {})
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in workers.values():
+        process.terminate()
+
+
 def run(
     only: list[str] | None = None,
     jobs: int | None = None,
@@ -237,10 +245,7 @@ def run(
                 if progress is not None:
                     progress(done, len(todo), futures[future][0])
         except BaseException:
-            workers = dict(getattr(pool, "_processes", None) or {})
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in workers.values():
-                process.terminate()
+            stop(pool)
             raise
     return _report(results, only, time.perf_counter() - begin)
 

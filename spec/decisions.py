@@ -1,5 +1,4 @@
-"""What one step of a pass decides, exactly, in both profiles (docs/README.md names the sources): clauses over the state before
-the step (`e`) and after it (`d`).
+"""What one step of a pass decides, exactly, in both profiles: clauses over the state before the step (`e`) and after it (`d`).
 
 A step looks at one group: the head of waiting, the head of swapped, an unfinished prefill, a group that must grow, a victim.
 Each clause says "if and only if", so a step that waits where it could go on is as wrong as one that goes on where it must not.

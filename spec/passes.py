@@ -6,6 +6,7 @@ They add to `effects` what is said of a pass as a whole. `out_to` and `in_to` ar
 from typing import Any
 
 from kvproof.core.status import Status
+from kvproof.spec.decisions import takes
 from kvproof.spec.effects import (
     contents_kept,
     hazards,
@@ -119,9 +120,7 @@ def overtaking(d: Any, e: Any) -> Clause:
 
 def needs(e: Any, g: Any) -> Any:
     """Blocks that g holds once it has the slots of its next token."""
-    tokens = tokens_of(e, g)
-    outgrown = tokens > e.span(e.table.size_[g, e.members.first(g)])
-    return e.table.held[g] + choose(outgrown, e.members.n[g], e.table.pending_copies(g))
+    return e.table.held[g] + takes(e, g, tokens_of(e, g))
 
 
 def refusals(d: Any, e: Any) -> Clause:

@@ -288,9 +288,10 @@ def test_a_result_of_a_request_that_was_never_added_is_rejected_and_changes_noth
     group = scheduler.add_request(10, 5)
     scheduler.schedule()
     before = scheduler.state
-    with pytest.raises(Rejected, match="no request has the id 999"):
-        scheduler.commit([(group, 1), (999, 1)])
-    assert scheduler.state is before
+    for never in (999, -1):
+        with pytest.raises(Rejected, match=f"no request has the id {never}"):
+            scheduler.commit([(group, 1), (never, 1)])
+        assert scheduler.state is before
     assert scheduler.commit([(group, 1)]) == []
 
 
