@@ -51,7 +51,7 @@ def admit(d: Draft, g: int, tokens: int, blocks: int) -> None:
     d.status[g] = Status.RUNNING
     enqueue_back(d, g)
     d.running.add(g)
-    d.seqs += 1
+    d.seqs += d.seats[g]
     d.prefilling.add(g)
     if tokens > d.config.max_num_batched_tokens:
         compute(d, g, d.config.max_num_batched_tokens)
@@ -71,7 +71,7 @@ def admit_next(d: Draft) -> bool:
     if over_prompt_limit(d, g, tokens) or never_fits(d, blocks):
         refuse(d, g)
         return True
-    if not fits_budget(d, tokens) or not has_room(d, blocks):
+    if not fits_budget(d, g, tokens) or not has_room(d, blocks):
         return False
     admit(d, g, tokens, blocks)
     return True

@@ -20,6 +20,7 @@ def grown_until(d: Draft, g: int) -> int:
 
 def set_alarms(d: Draft, g: int) -> None:
     """g begins to decode: it enters both calendars."""
+    d.decoders += d.members.count(g)
     d.due.add(g, grown_until(d, g))
     d.expiry.add(g, d.born[g] + d.limit[g])
 
@@ -30,10 +31,11 @@ def stop_running(d: Draft, g: int) -> None:
     A token that a step in flight may be computing is not counted.
     """
     d.running.remove(g)
-    d.seqs -= d.members.count(g)
+    d.seqs -= d.seats[g]
     if d.prefilling.has(g):
         d.prefilling.remove(g)
     else:
+        d.decoders -= d.members.count(g)
         d.due.remove(g)
         d.expiry.remove(g)
         d.length[g] = d.clock - d.born[g]
@@ -65,10 +67,17 @@ def unfinished(d: Draft, g: int) -> bool:
     return d.status[g] == Status.WAITING or d.status[g] == Status.RUNNING or d.status[g] == Status.SWAPPED
 
 
-def add(d: Draft, prompt_tokens: int, limit: int) -> int:
-    """A new request waits; returns its group id. `limit`: the number of tokens (prompt + generated) at which it ends."""
+def add(d: Draft, prompt_tokens: int, limit: int, seats: int, reserve: int) -> int:
+    """A new request waits; returns its group id. `limit`: the number of tokens (prompt + generated) at which it ends.
+
+    `seats`: the sequences that it will have once it has forked; it takes so many seats from its admission on. Each sequence that
+    ends gives one back, but for the last `reserve` of them (a beam search, whose width stays).
+    """
     require(prompt_tokens >= 1, "prompt_tokens must be >= 1")
     require(limit > prompt_tokens, "limit must exceed prompt_tokens")
+    require(reserve >= 1, "reserve must be >= 1")
+    require(reserve <= seats, "reserve must be <= seats")
+    require(seats <= d.config.max_num_seqs, "more sequences than max_num_seqs")
     g = d.ticket
     d.ticket += 1
     d.status[g] = Status.WAITING
@@ -77,6 +86,8 @@ def add(d: Draft, prompt_tokens: int, limit: int) -> int:
     d.length[g] = prompt_tokens
     d.computed[g] = 0
     d.limit[g] = limit
+    d.seats[g] = seats
+    d.reserve[g] = reserve
     d.members.start(g)
     d.waiting.add(g)
     return g
@@ -85,15 +96,18 @@ def add(d: Draft, prompt_tokens: int, limit: int) -> int:
 def fork(d: Draft, g: int, parent: int) -> int:
     """A child of sequence `parent` joins running group g and shares all its blocks; returns its sequence index.
 
-    Legal between a commit and the next pass, for a group that decodes, while a seat is left. It costs no block.
+    Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left. It costs no block.
     """
     require(not d.issued, "a step is in flight")
     require(d.status[g] == Status.RUNNING, "the group is not running")
     require(not d.prefilling.has(g), "the group is in its prefill")
     require(d.members.has(g, parent), "no such sequence")
-    require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
+    if d.members.count(g) == d.seats[g]:
+        require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
+        d.seats[g] += 1
+        d.seqs += 1
     child = d.members.add(g)
-    d.seqs += 1
+    d.decoders += 1
     d.each_index("share", d.table.size(g, parent), share_block, g, parent, child)
     d.due.move(g, d.clock)
     return child
@@ -108,7 +122,10 @@ def finish_sequence(d: Draft, g: int, q: int) -> None:
     else:
         release_sequence(d, q, g)
         d.members.remove(g, q)
-        d.seqs -= 1
+        d.decoders -= 1
+        if d.seats[g] > d.reserve[g]:
+            d.seats[g] -= 1
+            d.seqs -= 1
         d.plan.dropped(g, q)
 
 

@@ -67,9 +67,9 @@ def has_room(d: Draft, blocks: int) -> bool:
     return d.gpu.n >= blocks
 
 
-def fits_budget(d: Draft, tokens: int) -> bool:
+def fits_budget(d: Draft, g: int, tokens: int) -> bool:
     """Has the pass room for this prompt? One longer than the whole budget starts with a full budget and is cut (kvproof)."""
-    if d.seqs >= d.config.max_num_seqs:
+    if d.seqs + d.seats[g] > d.config.max_num_seqs:
         return False
     if tokens > d.config.max_num_batched_tokens:
         return d.spent == 0

@@ -117,7 +117,7 @@ def serve_v0(d: Draft, g: int) -> None:
 
 def schedule_running(d: Draft) -> None:
     """One token for every sequence that decodes."""
-    d.spent = d.seqs - d.prefilling.count()
+    d.spent = d.decoders
     if d.config.vllm_v0:
         d.each_running("serve_all", serve_v0)
     else:

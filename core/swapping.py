@@ -14,7 +14,7 @@ def swap_in(d: Draft, g: int) -> None:
     d.status[g] = Status.RUNNING
     enqueue_back(d, g)
     d.running.add(g)
-    d.seqs += d.members.count(g)
+    d.seqs += d.seats[g]
     d.spent += d.members.count(g)
     d.born[g] = d.clock - d.length[g]
     append_slots(d, g, outgrown(d, g, d.length[g]))
@@ -34,7 +34,7 @@ def swap_in_next(d: Draft) -> bool:
         end(d, g, Status.FINISHED_CAPACITY)
         return True
     count = d.members.count(g)
-    if d.seqs + count > d.config.max_num_seqs or d.spent + count > d.config.max_num_batched_tokens:
+    if d.seqs + d.seats[g] > d.config.max_num_seqs or d.spent + count > d.config.max_num_batched_tokens:
         return False
     if not has_room(d, blocks):
         return False

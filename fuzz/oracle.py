@@ -23,7 +23,9 @@ def next_token(sequence: Sequence, q: int, length: int) -> int:
 
 def contents(state: State) -> dict[str, Any]:
     """Everything in a state, by value: two readings of one state must be equal for ever."""
-    out: dict[str, Any] = {name: getattr(state, name) for name in ("clock", "ticket", "seqs", "issued", "prefilled", "epoch")}
+    out: dict[str, Any] = {
+        name: getattr(state, name) for name in ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch")
+    }
     for name in NAMES:
         out[name] = getattr(state, name).to_dict()
     out["table"] = {k: tuple(blocks[:n]) for k, (blocks, n) in out["table"].items()}

@@ -11,6 +11,7 @@ import attrs
 from kvproof.backend_fake import FakeBackend, FakeModel
 from kvproof.backend_fake.model import request_key
 from kvproof.core.config import Config
+from kvproof.core.errors import Rejected
 from kvproof.scheduler import Outcome, Scheduler
 from kvproof.store.draft import State
 from kvproof.store.plan import Plan
@@ -34,13 +35,17 @@ class FakeEngine:
         self.scheduler = Scheduler(config, preemption_mode)
         self.backend = FakeBackend(config.num_gpu_blocks, config.num_cpu_blocks, config.block_size)
         self.model = FakeModel(self.backend)
+        self.forks: dict[int, list[tuple[int, int]]] = {}  # of each group: (tokens, parent) of its children, in order
+        self._to_fork: dict[int, int] = {}  # children to be forked after the first token
         self.watch = watch
         watch(self.scheduler.state)
 
-    def add(self, name: str, prompt_tokens: int, max_tokens: int) -> int:
-        """A new request; returns its group."""
-        g = self.scheduler.add_request(prompt_tokens, max_tokens)
+    def add(self, name: str, prompt_tokens: int, max_tokens: int, n: int = 1) -> int:
+        """A new request; returns its group. After its first token it forks to n sequences, as far as there are seats."""
+        g = self.scheduler.add_request(prompt_tokens, max_tokens, n)
         self.model.add(g, request_key(name), prompt_tokens)
+        if n > 1:
+            self._to_fork[g] = n - 1
         self.watch(self.scheduler.state)
         return g
 
@@ -49,6 +54,32 @@ class FakeEngine:
         self.scheduler.abort(g)
         self.backend.release(g)
         self.watch(self.scheduler.state)
+
+    def fork(self, g: int, parent: int) -> int:
+        """A child of a sequence; returns its index."""
+        child = self.scheduler.fork(g, parent)
+        self.forks.setdefault(g, []).append((self.model.sequences[g, parent].length, parent))
+        self.model.fork(g, parent, child)
+        self.watch(self.scheduler.state)
+        return child
+
+    def finish(self, g: int, q: int) -> None:
+        """A sequence is dropped; its request goes with the last one."""
+        self.scheduler.finish(g, q)
+        if self.scheduler.state.status[g]:
+            self.backend.release_sequence(g, q)
+        else:
+            self.backend.release(g)
+        self.watch(self.scheduler.state)
+
+    def _fork_new(self) -> None:
+        """Whoever has its first token forks now, unless it has ended; a child for which there is no seat is left out."""
+        for g in [g for g in self._to_fork if self.model.output(g)]:
+            for _ in range(self._to_fork.pop(g)):
+                try:
+                    self.fork(g, 0)
+                except Rejected:
+                    break
 
     def step(self) -> Step:
         """One step. Raises `BackendError` if the plan is not safe."""
@@ -60,25 +91,34 @@ class FakeEngine:
         for outcome in outcomes:
             self.backend.release(outcome.group)
         self.watch(self.scheduler.state)
+        self._fork_new()
         return Step(plan, decided, outcomes)
 
 
 @lru_cache(maxsize=1024)
-def alone(name: str, prompt_tokens: int, output_tokens: int, block_size: int) -> tuple[int, ...]:
-    """The first `output_tokens` tokens of a request that has a large pool for itself: what any run must give it."""
+def alone(
+    name: str, prompt_tokens: int, output_tokens: int, block_size: int, forks: tuple[tuple[int, int], ...] = ()
+) -> tuple[tuple[int, ...], ...]:
+    """`output_tokens` tokens of every sequence of a request that has a large pool for itself: what any run must give it.
+
+    forks: (prompt + generated tokens of the parent, parent) of each child, in order.
+    """
     if output_tokens == 0:
-        return ()
+        return ((),)
     tokens = prompt_tokens + output_tokens
     config = Config(
-        num_gpu_blocks=-(-tokens // block_size),
+        num_gpu_blocks=-(-tokens // block_size) * (1 + len(forks)),
         num_cpu_blocks=0,
         block_size=block_size,
-        max_num_seqs=1,
-        max_num_batched_tokens=tokens,
+        max_num_seqs=1 + len(forks),
+        max_num_batched_tokens=max(tokens, 1 + len(forks)),
         max_model_len=tokens,
     )
     engine = FakeEngine(config)
-    g = engine.add(name, prompt_tokens, output_tokens)
+    g = engine.add(name, prompt_tokens, output_tokens, 1)
+    children = list(reversed(forks))
     while engine.scheduler.unfinished:
         engine.step()
-    return tuple(engine.model.output(g))
+        while children and children[-1][0] == engine.model.sequences[g, children[-1][1]].length < tokens:
+            engine.fork(g, children.pop()[1])
+    return tuple(tuple(engine.model.output(g, q)) for q in range(1 + len(forks)))

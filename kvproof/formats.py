@@ -4,6 +4,7 @@ The tables below are the format; what they cannot say (defaults that depend on o
 limits on the total work) follows in functions. What later releases add is known here already and refused as not supported yet.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,21 @@ STEP_MAX = 2**20
 """Latest arrival or event: a record is written for every step until then."""
 TOKENS_MAX = 2**22
 """Tokens of all requests as far as they can get: about the number of steps and of results."""
+SEQUENCES_MAX = 2**10
+"""Sequences of one request."""
 READS_MAX = 2**30
 """Slots read: every new token reads its whole history."""
 
-OPS = ("abort", "fork", "finish_seq", "accept", "preempt", "deny_append")
+OPS: dict[str, dict[str, Field]] = {
+    "abort": {},
+    "fork": {"parent": Field(integer(0))},
+    "finish_seq": {"seq": Field(integer(0))},
+    "accept": {"tokens": Field(integer(1))},
+    "preempt": {"mode": Field(choice(None, "recompute", "swap"), None)},
+    "deny_append": {"count": Field(integer(1))},
+}
+"""Operations of events, and the fields that they have beside step, op and id."""
+SUPPORTED = ("abort", "fork", "finish_seq")
 
 ARTIFICIAL = {
     "seed": Field(integer(0), 0),
@@ -65,11 +77,11 @@ REQUEST = {
     "arrival_step": Field(integer(0, STEP_MAX), 0),
     "prompt_tokens": Field(integer(1)),
     "output_tokens": Field(integer(1)),
-    "n": Field(later(integer(1), 1), 1),
+    "n": Field(integer(1, SEQUENCES_MAX), 1),
     "priority": Field(integer(-(2**40)), 0),
 }
 
-EVENT = {"step": Field(integer(0, STEP_MAX)), "op": Field(later(choice(*OPS), "abort")), "id": Field(name)}
+EVENT = {"step": Field(integer(0, STEP_MAX)), "op": Field(later(choice(*OPS), *SUPPORTED)), "id": Field(name)}
 
 RECORD_FIELDS = (
     *("step", "scheduled", "num_prefills", "preempted", "swap_out", "swap_in", "copy", "ignored", "finished"),
@@ -107,6 +119,11 @@ class Event:
     step: int
     op: str
     id: str
+    parent: int = 0
+    seq: int = 0
+    tokens: int = 1
+    mode: str | None = None
+    count: int = 1
 
 
 @attrs.frozen
@@ -159,13 +176,14 @@ def reach(config: Config, request: Request) -> int:
     return min(tokens, config.num_gpu_blocks * config.block_size + 1)
 
 
-def _check_work(config: Config, requests: tuple[Request, ...]) -> None:
+def _check_work(config: Config, requests: tuple[Request, ...], events: tuple[Event, ...]) -> None:
     tokens = reads = 0
+    forks = Counter(event.id for event in events if event.op == "fork")
     for request in requests:
         if request.prompt_tokens <= config.num_gpu_blocks * config.block_size:
-            length = reach(config, request)
-            tokens += length
-            reads += length * (length - request.prompt_tokens)
+            length, sequences = reach(config, request), request.n + forks[request.id]
+            tokens += length * sequences
+            reads += length * (length - request.prompt_tokens) * sequences
     if tokens > TOKENS_MAX:
         raise ScenarioError(f"requests: {tokens} tokens in all are too many to replay, the limit is {TOKENS_MAX}")
     if reads > READS_MAX:
@@ -189,9 +207,10 @@ def _events(values: list[Any], requests: tuple[Request, ...]) -> tuple[Event, ..
     events = []
     for i, value in enumerate(values):
         path = f"events[{i}]"
-        if isinstance(value, dict) and "op" in value:
-            EVENT["op"].check(value["op"], f"{path}.op")  # first: other operations have other fields
-        event = Event(**record(value, path, EVENT))
+        fields = EVENT
+        if isinstance(value, dict) and "op" in value:  # first: each operation has fields of its own
+            fields = EVENT | OPS[EVENT["op"].check(value["op"], f"{path}.op")]
+        event = Event(**record(value, path, fields))
         if event.id not in known:
             raise ScenarioError(f"{path}.id: no request has the id {show(event.id)}")
         events.append(event)
@@ -221,8 +240,8 @@ def parse_scenario(value: Any, overrides: Mapping[str, Any] | None = None, defau
             raw.pop("watermark_blocks", None)
     config, mode = parse_config(raw)
     requests = _requests(s["requests"])
-    _check_work(config, requests)
     events = _events(s["events"], requests)
+    _check_work(config, requests, events)
     return Scenario(s["name"] or default_name, config, mode, requests, events, _expected(s["expected"]))
 
 

@@ -13,7 +13,7 @@ from kvproof.backend_fake import BackendError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.fake_engine import FakeEngine, Step, alone
-from kvproof.formats import Request, Scenario, reach
+from kvproof.formats import Event, Request, Scenario, reach
 from kvproof.scheduler import Outcome
 from kvproof.stall import blocking
 from kvproof.store.collections import row
@@ -41,7 +41,7 @@ def spec_violations(state: State) -> list[str]:
 def _step_limit(scenario: Scenario) -> int:
     """Steps after which a run is called stalled: 20 + 20 for each token, on top of those until the last arrival or event."""
     last = max([r.arrival_step for r in scenario.requests] + [e.step for e in scenario.events], default=0)
-    return last + 20 + 20 * sum(reach(scenario.config, request) for request in scenario.requests)
+    return last + 20 + 20 * sum(reach(scenario.config, request) * request.n for request in scenario.requests)
 
 
 class Replay:
@@ -56,6 +56,7 @@ class Replay:
         self.group: dict[str, int] = {}
         self.name: dict[int, str] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.refused: dict[str, str] = {}  # at arrival, with the reason
         self.steps = 0
         self.step_limit = _step_limit(scenario)
         self.failed = False
@@ -67,7 +68,7 @@ class Replay:
     def lines(self) -> Iterator[Record]:
         """The decision record of every step, then the end record or the error record that takes its place."""
         while self.arrivals or self.engine.scheduler.unfinished:
-            self._arrive()
+            refused = self._arrive()
             skipped = self._happen()
             try:
                 step = self.engine.step()
@@ -77,7 +78,7 @@ class Replay:
             for outcome in step.outcomes:
                 self.outcomes[self.name[outcome.group]] = outcome
             self._compare_pools()
-            yield self._record(step, skipped)
+            yield self._record(step, refused, skipped)
             self.steps += 1
             lacks = self._stalled(step)
             if lacks is not None:
@@ -85,11 +86,18 @@ class Replay:
                 return
         yield self._end()
 
-    def _arrive(self) -> None:
+    def _arrive(self) -> list[str]:
+        """Add the requests of this step; returns the ids of those that are refused at once."""
+        known = len(self.refused)
         while self.arrivals and self.arrivals[0].arrival_step <= self.steps:
             request = self.arrivals.popleft()
-            g = self.engine.add(request.id, request.prompt_tokens, request.output_tokens)
+            try:
+                g = self.engine.add(request.id, request.prompt_tokens, request.output_tokens, request.n)
+            except Rejected as error:
+                self.refused[request.id] = str(error)
+                continue
             self.group[request.id], self.name[g] = g, request.id
+        return list(self.refused)[known:]
 
     def _happen(self) -> list[int]:
         """Apply the events of this step; returns the indices of those that their request could not take."""
@@ -99,12 +107,21 @@ class Replay:
             try:
                 if event.id not in self.group:
                     raise Rejected("the request has not arrived")
-                self.engine.abort(self.group[event.id])
+                self._apply(event, self.group[event.id])
             except Rejected:
                 skipped.append(index)
         return skipped
 
-    def _record(self, step: Step, skipped: list[int]) -> Record:
+    def _apply(self, event: Event, g: int) -> None:
+        """Raises `Rejected` where the request cannot take it."""
+        if event.op == "abort":
+            self.engine.abort(g)
+        elif event.op == "fork":
+            self.engine.fork(g, event.parent)
+        else:
+            self.engine.finish(g, event.seq)
+
+    def _record(self, step: Step, refused: list[str], skipped: list[int]) -> Record:
         plan, state = step.plan, step.decided
         ended = {o.group for o in step.outcomes if OUTCOMES[o.status] == "finished"}
         record: Record = {
@@ -115,7 +132,7 @@ class Replay:
             "swap_out": len(plan.swap_out),
             "swap_in": len(plan.swap_in),
             "copy": len(plan.copy),
-            "ignored": [self.name[g] for g, _ in plan.ended],
+            "ignored": refused + [self.name[g] for g, _ in plan.ended],
             "finished": [self.name[g] for g in plan.running if g in ended],
             "queues": {
                 "waiting": [self.name[g] for g in state.waiting[1]],
@@ -199,21 +216,28 @@ class Replay:
         return record
 
     def _request(self, request: Request) -> Record:
+        if request.id in self.refused:
+            none = {"recompute": 0, "swap": 0}
+            return {"outcome": "ignored", "reason": self.refused[request.id], "output_tokens": [0], "preemptions": none}
         outcome = self.outcomes[request.id]
         return {
             "outcome": OUTCOMES[outcome.status],
             "reason": outcome.reason,
-            "output_tokens": [outcome.output_tokens],
+            "output_tokens": list(outcome.outputs),
             "preemptions": {"recompute": outcome.recomputed, "swap": outcome.swapped},
         }
 
     def _tokens_match(self) -> bool:
-        """Does every request have the tokens, as many as the scheduler says, that it gets alone in a large pool?"""
+        """Has every sequence the tokens, as many as the scheduler says, that its request gets alone in a large pool?"""
         for request in self.scenario.requests:
+            if request.id in self.refused:
+                continue
             outcome = self.outcomes[request.id]
-            made = self.engine.model.output(outcome.group)
-            if len(made) != outcome.output_tokens:
+            g, forks = outcome.group, tuple(self.engine.forks.get(outcome.group, ()))
+            made = [tuple(self.engine.model.output(g, q)) for q in range(1 + len(forks))]
+            if tuple(map(len, made)) != outcome.outputs:
                 return False
-            if tuple(made) != alone(request.id, request.prompt_tokens, len(made), self.scenario.config.block_size):
+            whole = alone(request.id, request.prompt_tokens, max(outcome.outputs), self.scenario.config.block_size, forks)
+            if any(part != full[: len(part)] for part, full in zip(made, whole, strict=True)):
                 return False
         return True

@@ -24,7 +24,7 @@ EVERYBODY = Results()
 
 @attrs.frozen
 class Outcome:
-    """How a request ended. `tokens`: prompt + generated tokens per sequence."""
+    """How a request ended. `tokens`: prompt + generated tokens of the sequences that lived to its end."""
 
     group: int
     status: Status
@@ -36,10 +36,12 @@ class Outcome:
     """How often it was preempted by recompute."""
     swapped: int = 0
     """How often it was preempted by swap."""
+    outputs: tuple[int, ...] = ()
+    """Generated tokens of every sequence that it ever had, in the order of their indices."""
 
     @property
     def output_tokens(self) -> int:
-        """Generated tokens per sequence."""
+        """Generated tokens of a sequence that lived to the end."""
         return self.tokens - self.prompt_tokens
 
 
@@ -60,6 +62,7 @@ class Scheduler:
         self._outcomes: list[Outcome] = []
         self._preemptions: dict[int, dict[str, int]] = {}  # of the unfinished groups that had any
         self._capped: set[int] = set()  # unfinished groups whose output max_model_len cuts short
+        self._dropped: dict[int, dict[int, int]] = {}  # of unfinished groups: sequence that has ended -> its tokens
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy goes its own way from the same state."""
@@ -79,6 +82,8 @@ class Scheduler:
 
     def _close(self, d: Draft) -> None:
         """Report who ended in this draft, forget them, and make the draft the state."""
+        for g, q in d.plan.drops:
+            self._dropped.setdefault(g, {})[q] = d.clock - d.born[g] if d.status[g] == Status.RUNNING else d.length[g]
         for g, status in d.plan.ends:
             self._outcomes.append(self._outcome(d, g, Status(status)))
             groups.forget(d, g)
@@ -95,19 +100,30 @@ class Scheduler:
         counts = self._preemptions.pop(g, {})
         why = reason(self.state, d, g, status, g in self._capped)
         self._capped.discard(g)
-        return Outcome(g, status, d.prompt[g], d.length[g], why, counts.get("recompute", 0), counts.get("swap", 0))
+        prompt, length = d.prompt[g], d.length[g]
+        tokens = self._dropped.pop(g, {}) | dict.fromkeys(d.members.of(g), length)
+        outputs = tuple(tokens[q] - prompt for q in sorted(tokens))
+        return Outcome(g, status, prompt, length, why, counts.get("recompute", 0), counts.get("swap", 0), outputs)
 
-    def add_request(self, prompt_tokens: int, max_tokens: int) -> int:
-        """A new request; returns its id. It ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0)."""
-        for name, value in (("prompt_tokens", prompt_tokens), ("max_tokens", max_tokens)):
+    def add_request(self, prompt_tokens: int, max_tokens: int, n: int = 1, beam_width: int | None = None) -> int:
+        """A new request; returns its id. Each sequence ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0).
+
+        n: the sequences that it will have once it has forked; it takes as many of `max_num_seqs` from its admission on (in V0
+        one for each that lives). `beam_width`: it keeps so many, however many of its sequences have ended.
+        """
+        width = n if beam_width is None else beam_width
+        for name, value in (("prompt_tokens", prompt_tokens), ("max_tokens", max_tokens), ("n", n), ("beam_width", width)):
             if type(value) is not int or value < 1:
                 raise Rejected(f"{name} must be an integer >= 1")
+        seats = 1 if self.config.vllm_v0 else max(n, width)
+        if seats > self.config.max_num_seqs:
+            raise Rejected(f"{seats} sequences exceed max_num_seqs {self.config.max_num_seqs}")
         d = self._open()
         limit = prompt_tokens + max_tokens
         if not self.config.vllm_v0:
             limit = max(prompt_tokens + 1, min(limit, self.config.max_model_len))
         try:
-            g = groups.add(d, prompt_tokens, limit)
+            g = groups.add(d, prompt_tokens, limit, seats, 1 if beam_width is None else seats)
         except BaseException:
             self._undo(d)
             raise
@@ -178,6 +194,19 @@ class Scheduler:
             raise
         self._close(d)
         return child
+
+    def finish(self, g: int, sequence: int = 0) -> None:
+        """The engine ends one sequence of a running request between commit and schedule; the request goes with its last one.
+
+        The outcome of a request that ends comes with the next commit.
+        """
+        d = self._open()
+        try:
+            groups.finish_sequence(d, g, sequence)
+        except BaseException:
+            self._undo(d)
+            raise
+        self._close(d)
 
     @property
     def unfinished(self) -> int:

@@ -153,7 +153,7 @@ class ZMembers(Shape):
 
     def __init__(self) -> None:
         self.has_, self.n, self.bound = ZMap("member", 2, truth=True), ZMap("members"), ZMap("bound")
-        self.running: Any = None  # the running queue, whose weight counts sequences
+        self.queues: tuple[Any, ...] = ()  # they count the live sequences of their groups
 
     def has(self, g: Any, q: Any) -> Any:
         """Is q a live sequence of g?"""
@@ -199,13 +199,13 @@ class ZMembers(Shape):
         self.bound[g] = 1
 
     def add(self, g: Any) -> Any:
-        """A new index. The running queue's weight counts sequences, so it grows with it."""
+        """A new index. A queue that g is in has one live sequence more."""
         q = self.bound[g]
         self.has_[g, q] = True
         self.n[g] = self.n[g] + 1
         self.bound[g] = q + 1
-        if self.running is not None:
-            self.running.weight = self.running.weight + choose(self.running.has_[g], 1, 0)
+        for queue in self.queues:
+            queue.live = queue.live + choose(queue.has_[g], 1, 0)
         return q
 
     def remove(self, g: Any, q: Any) -> None:
@@ -213,8 +213,8 @@ class ZMembers(Shape):
         prove("requires: members.remove: lives", self.has_[g, q])
         self.has_[g, q] = False
         self.n[g] = self.n[g] - 1
-        if self.running is not None:
-            self.running.weight = self.running.weight - choose(self.running.has_[g], 1, 0)
+        for queue in self.queues:
+            queue.live = queue.live - choose(queue.has_[g], 1, 0)
 
 
 class ZTable(Shape):

@@ -11,8 +11,8 @@ from kvproof.spec.domains import ARITY
 from kvproof.spec.logic import both, choose, implies, negate
 
 SPAN = z3.Function("span", z3.IntSort(), z3.IntSort())
-SCALARS = ("clock", "ticket", "seqs", "issued", "prefilled", "spent", "epoch")
-MAPS = ("status", "key", "prompt", "length", "computed", "limit", "born", "alarm", "expires")
+SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "spent", "epoch")
+MAPS = ("status", "key", "prompt", "length", "computed", "limit", "born", "seats", "reserve", "alarm", "expires")
 SHAPES = ("members", "table", "refs", "due", "expiry", "gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling")
 ALL = (*SCALARS, *MAPS, *SHAPES, "plan", "twin")
 
@@ -26,6 +26,20 @@ class ZKey(ZMap):
         for q in self.queues:
             prove(f"requires: a key changes outside the queues ({q.has_.name})", negate(q.has_[k]))
         super().__setitem__(k, v)
+
+
+class ZSeats(ZMap):
+    """Seats of a group: a queue that it is in weighs so much more or less."""
+
+    queues: tuple[ZQueue, ...] = ()
+
+    def __setitem__(self, k: Any, v: Any) -> None:
+        for q in self.queues:
+            q.weight = q.weight + choose(q.has_[k], v - self[k], 0)
+        super().__setitem__(k, v)
+
+
+KINDS: dict[str, Any] = {"key": ZKey, "seats": ZSeats}
 
 
 class ZConfig:
@@ -154,11 +168,12 @@ class ZDraft:
     def __init__(self, rules: Any) -> None:
         self.rules = rules
         self.config = ZConfig()
-        self.clock, self.ticket, self.seqs = fresh("clock"), fresh("ticket"), fresh("seqs")
+        self.clock, self.ticket = fresh("clock"), fresh("ticket")
+        self.seqs, self.decoders = fresh("seqs"), fresh("decoders")
         self.spent, self.epoch = fresh("spent"), fresh("epoch")
         self.issued, self.prefilled = fresh_bool("issued"), fresh_bool("prefilled")
         for name in MAPS:
-            setattr(self, name, ZKey("key") if name == "key" else ZMap(name))
+            setattr(self, name, KINDS.get(name, ZMap)(name))
         self.members = ZMembers()
         self.refs = ZRefs(self.config.num_gpu_blocks)  # type: ignore[attr-defined]
         self.table = ZTable(self.refs, self.members, self.span)
@@ -166,7 +181,7 @@ class ZDraft:
         self.gpu, self.cpu = ZStack("gpu"), ZStack("cpu")
         key: ZMap = self.key  # type: ignore[attr-defined]
         for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
-            setattr(self, name, ZQueue(name, key, self.members))
+            setattr(self, name, ZQueue(name, key, self.members, self.seats))  # type: ignore[attr-defined]
         self.plan, self.twin, self.policy = ZPlan(), ZTwin(), AnyPolicy()
         self._wire()
 
@@ -179,9 +194,9 @@ class ZDraft:
         self.due.at, self.expiry.at = self.alarm, self.expires  # type: ignore[attr-defined]
         queues = tuple(getattr(self, n) for n in ("waiting", "running", "swapped", "prefilling", "sampling"))
         for q in queues:
-            q.key, q.members = self.key, self.members  # type: ignore[attr-defined]
-        self.key.queues = queues  # type: ignore[attr-defined]
-        self.members.running = queues[1]
+            q.key, q.members, q.seats = self.key, self.members, self.seats  # type: ignore[attr-defined]
+        self.key.queues = self.seats.queues = queues  # type: ignore[attr-defined]
+        self.members.queues = queues
 
     def snap(self) -> Any:
         """A copy that later edits do not change."""
@@ -250,8 +265,8 @@ class ZDraft:
         for name in MAPS:
             if name == "status":
                 self.status[g] = 0  # type: ignore[attr-defined]
-            elif name == "key":
-                ZMap.__setitem__(self.key, g, fresh("unknown"))  # type: ignore[attr-defined]
+            elif name in KINDS:
+                ZMap.__setitem__(getattr(self, name), g, fresh("unknown"))
             else:
                 getattr(self, name)[g] = fresh("unknown")
 

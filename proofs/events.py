@@ -24,6 +24,8 @@ LIVE = (
     "status",
     "length",
     "seqs",
+    "decoders",
+    "seats",
     "due",
     "expiry",
     "waiting",
@@ -66,9 +68,10 @@ def guarded(enabled: Any, fn: Any, *args: Any) -> Any:
 # --- events of one group ---------------------------------------------------------------------------
 def case_add() -> None:
     """A new request waits."""
-    d, prompt, limit = start(), fresh("prompt"), fresh("limit")
+    d, prompt, limit, seats, reserve = start(), fresh("prompt"), fresh("limit"), fresh("seats"), fresh("reserve")
     e = d.snap()
-    g = guarded(both(prompt >= 1, limit > prompt), groups.add, d, prompt, limit)
+    enabled = both(prompt >= 1, limit > prompt, reserve >= 1, reserve <= seats, seats <= d.config.max_num_seqs)
+    g = guarded(enabled, groups.add, d, prompt, limit, seats, reserve)
     prove(effects.everything(d), "after add")
     prove(
         [
@@ -80,6 +83,7 @@ def case_add() -> None:
                     d.length[g] == prompt,
                     d.prompt[g] == prompt,
                     d.limit[g] == limit,
+                    both(d.members.n[g] == 1, d.seats[g] == seats, d.reserve[g] == reserve),
                     both(g == e.ticket, d.ticket == e.ticket + 1),
                 ),
             ),
@@ -169,7 +173,8 @@ def case_fork() -> None:
     """A child shares all blocks of its parent."""
     d, g, parent = start(), fresh("g"), fresh("parent")
     e = d.snap()
-    enabled = both(negate(d.issued), decodes(d, g), d.members.has_[g, parent], d.seqs < d.config.max_num_seqs)
+    seat = either(d.members.n[g] != d.seats[g], d.seqs < d.config.max_num_seqs)
+    enabled = both(negate(d.issued), decodes(d, g), d.members.has_[g, parent], seat)
     child = guarded(enabled, groups.fork, d, g, parent)
     prove(effects.everything(d), "after fork")
     t = d.table
@@ -192,6 +197,10 @@ def case_fork() -> None:
                 both(d.members.has_[g, child], negate(e.members.has_[g, child]), d.members.n[g] == e.members.n[g] + 1),
             ),
             ("status_graph: nobody moves", forall(1, lambda h: d.status[h] == e.status[h], lambda h: [[d.status[h]]])),
+            (
+                "budget_exact: it takes a seat of its group, or one more",
+                d.seats[g] == e.seats[g] + choose(e.members.n[g] == e.seats[g], 1, 0),
+            ),
         ],
         "after fork",
     )
@@ -211,6 +220,10 @@ def case_finish_sequence() -> None:
             (
                 "status_graph: nobody else moves",
                 forall(1, lambda h: either(h == g, d.status[h] == e.status[h]), lambda h: [[d.status[h]]]),
+            ),
+            (
+                "budget_exact: it gives its seat back, but for what is reserved",
+                either(last, d.seats[g] == e.seats[g] - choose(e.seats[g] > e.reserve[g], 1, 0)),
             ),
             ("helper: one sequence less", either(last, both(negate(d.members.has_[g, q]), d.members.n[g] == e.members.n[g] - 1))),
         ],

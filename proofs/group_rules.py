@@ -11,7 +11,7 @@ from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes, tokens_of, unfinished
 
 QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling")
-LEAVE = (*BLOCKS, "status", "length", "seqs", "due", "expiry", *QUEUES, "plan")
+LEAVE = (*BLOCKS, "status", "length", "seqs", "decoders", "due", "expiry", *QUEUES, "plan")
 PREEMPT = (*LEAVE, "computed", "key", "ticket", "spent", "twin")
 SERVE = (*PREEMPT, "alarm")
 
@@ -25,9 +25,16 @@ def laws(d: Any) -> list[Any]:
         decoding >= 0,
         either(decoding == 0, decodes(d, w)),
         forall(1, lambda g: implies(decodes(d, g), decoding >= 1), lambda g: [[d.running.has_[g]], [d.status[g]]]),
-        d.running.weight - d.prefilling.n >= decoding,
-        either(d.running.n != 0, d.running.weight == 0),
-        forall(1, lambda g: implies(d.running.has_[g], m.n[g] <= d.running.weight), lambda g: [[d.running.has_[g]]]),
+        d.running.live - d.prefilling.live >= decoding,
+        d.running.live <= d.running.weight,
+        d.prefilling.live >= d.prefilling.n,
+        either(d.running.n != 0, both(d.running.weight == 0, d.running.live == 0)),
+        forall(1, lambda g: implies(d.running.has_[g], d.seats[g] <= d.running.weight), lambda g: [[d.running.has_[g]]]),
+        forall(
+            1,
+            lambda g: implies(decodes(d, g), m.n[g] <= d.running.live - d.prefilling.live),
+            lambda g: [[d.running.has_[g]], [d.status[g]]],
+        ),
         # all used GPU blocks are those of one group, or one is not
         *_alone(d),
     ]
@@ -163,7 +170,8 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
             "helper: others' endings",
             forall(1, lambda h: either(h == g, d.plan.ended_[h] == e.plan.ended_[h]), lambda h: [[d.plan.ended_[h]]]),
         ),
-        ("budget_exact: seats given back", d.seqs == e.seqs - choose(e.status[g] == R, e.members.n[g], 0)),
+        ("budget_exact: seats given back", d.seqs == e.seqs - choose(e.status[g] == R, e.seats[g], 0)),
+        ("budget_exact: its sequences decode no more", d.decoders == e.decoders - choose(decodes(e, g), e.members.n[g], 0)),
         (
             "helper: queues shrink by it",
             both(

@@ -16,7 +16,9 @@ from kvproof.spec.readings import Has
 from kvproof.store.versions import NAMES
 
 ENABLED: dict[str, Callable[..., bool]] = {
-    "add": lambda e, prompt, limit: prompt >= 1 and limit > prompt,
+    "add": lambda e, prompt, limit, seats, reserve: (
+        prompt >= 1 and limit > prompt and 1 <= reserve <= seats <= e.config.max_num_seqs
+    ),
     "abort": lambda e, g: bool(unfinished(e, g)),
     "fork": lambda e, g, parent: bool(
         not e.issued and decodes(e, g) and e.members.has_[g, parent] and e.seqs < e.config.max_num_seqs
@@ -35,12 +37,12 @@ def _nobody_else(d: Any, e: Any, g: int) -> Clause:
 
 
 def _add(d: Any, e: Any, x: Any, g: int) -> list[Clause]:
-    right = (Status.ABSENT, W, x[0], x[0], x[1], e.ticket, e.ticket + 1)
+    right = (Status.ABSENT, W, x[0], x[0], x[1], x[2], x[3], e.ticket, e.ticket + 1)
     last = d.forall("group", lambda t: t == g or not unfinished(d, t) or d.key[t] < d.key[g])
     return [
         (
             "status_graph: it waits, with its prompt",
-            (e.status[g], d.status[g], d.length[g], d.prompt[g], d.limit[g], g, d.ticket) == right,
+            (e.status[g], d.status[g], d.length[g], d.prompt[g], d.limit[g], d.seats[g], d.reserve[g], g, d.ticket) == right,
         ),
         effects.moves(d, e, (Status.ABSENT, W)),
         _nobody_else(d, e, g),
@@ -67,6 +69,10 @@ def _fork(d: Any, e: Any, x: Any, child: int) -> list[Clause]:
         ("fork_shares: both read the same", _row(d, g, child) == _row(d, g, parent) == _row(e, g, parent)),
         ("fork_shares: it costs no block", (d.gpu.n, d.cpu.n) == (e.gpu.n, e.cpu.n)),
         ("fork_shares: it is a new live sequence", born),
+        (
+            "budget_exact: it takes a seat of its group, or one more",
+            d.seats[g] == e.seats[g] + (e.members.n[g] == e.seats[g]),
+        ),
         _nobody_else(d, e, -1),
     ]
 
@@ -80,6 +86,10 @@ def _finish_sequence(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         ("status_graph: the group goes with its last sequence", d.status[g] == (Status.FINISHED_STOPPED if last else R)),
         _nobody_else(d, e, g),
         ("helper: one sequence less", fewer),
+        (
+            "budget_exact: it gives its seat back, but for what is reserved",
+            last or d.seats[g] == e.seats[g] - (e.seats[g] > e.reserve[g]),
+        ),
     ]
 
 

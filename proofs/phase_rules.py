@@ -90,6 +90,7 @@ SWAP = (
     "key",
     "ticket",
     "seqs",
+    "decoders",
     "spent",
     "born",
     "alarm",
@@ -196,7 +197,7 @@ def _swap_in_pre(d: Any, g: Any) -> Clauses:
         ("total: room for it and its next tokens", d.gpu.n >= d.table.held[g] + need),
         (
             "budget_exact: room",
-            both(d.seqs + d.members.n[g] <= d.config.max_num_seqs, d.spent + d.members.n[g] <= d.config.max_num_batched_tokens),
+            both(d.seqs + d.seats[g] <= d.config.max_num_seqs, d.spent + d.members.n[g] <= d.config.max_num_batched_tokens),
         ),
     ]
 

@@ -45,7 +45,7 @@ def before_running(d: Any) -> Clauses:
 
 
 # --- prefills --------------------------------------------------------------------------------------
-COMPUTE = ("computed", "spent", "plan", "prefilling", "born", "alarm", "due", "expires", "expiry", "sampling")
+COMPUTE = ("computed", "spent", "decoders", "plan", "prefilling", "born", "alarm", "due", "expires", "expiry", "sampling")
 ADMIT = (*COMPUTE, *BLOCKS, "status", "key", "ticket", "seqs", "running", "waiting", "length", "swapped")
 
 
@@ -235,6 +235,7 @@ def _go_on_inv(d: Any, e: Any) -> Clauses:
             "no_deadlock: an unfinished prefill goes on",
             either(d.spent > e.spent, both(d.prefilling.n == e.prefilling.n, d.spent == e.spent)),
         ),
+        ("helper: nothing spent, as many decode", implies(d.spent == e.spent, d.decoders == e.decoders)),
         ("helper: nothing to go on with", implies(e.prefilling.n == 0, both(d.spent == e.spent, d.prefilling.n == 0))),
         (
             "helper: only more sample",

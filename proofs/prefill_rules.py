@@ -40,7 +40,7 @@ ADMIT_CONTRACT = Contract(
         (
             "budget_exact: room",
             both(
-                d.seqs < d.config.max_num_seqs,
+                d.seqs + d.seats[g] <= d.config.max_num_seqs,
                 choose(
                     tokens > d.config.max_num_batched_tokens,
                     both(d.spent == 0, negate(d.config.vllm_v0)),

@@ -13,13 +13,14 @@ from kvproof.spec.logic import both, either, implies, negate
 
 
 class ZQueue(Shape):
-    """A finite set ordered by key, with its size and the number of sequences in it."""
+    """A finite set ordered by key, with its size, the number of sequences in it, and the seats that they take."""
 
-    parts = ("has_", "n", "weight")
+    parts = ("has_", "n", "live", "weight")
 
-    def __init__(self, name: str, key: ZMap, members: ZMembers) -> None:
-        self.has_, self.n, self.weight = ZMap(name, 1, truth=True), fresh(name + "_n"), fresh(name + "_weight")
-        self.key, self.members = key, members
+    def __init__(self, name: str, key: ZMap, members: ZMembers, seats: ZMap) -> None:
+        self.has_, self.n = ZMap(name, 1, truth=True), fresh(name + "_n")
+        self.live, self.weight = fresh(name + "_live"), fresh(name + "_weight")
+        self.key, self.members, self.seats = key, members, seats
         self.contract()
 
     def contract(self) -> None:
@@ -46,7 +47,7 @@ class ZQueue(Shape):
         prove("one_queue: add: not in it already", negate(self.has_[g]))
         self.has_[g] = True
         self.n = self.n + 1
-        self.weight = self.weight + self.members.n[g]
+        self.live, self.weight = self.live + self.members.n[g], self.weight + self.seats[g]
         self.contract()
 
     def remove(self, g: Any) -> None:
@@ -54,13 +55,13 @@ class ZQueue(Shape):
         prove("one_queue: remove: is in it", self.has_[g])
         self.has_[g] = False
         self.n = self.n - 1
-        self.weight = self.weight - self.members.n[g]
+        self.live, self.weight = self.live - self.members.n[g], self.weight - self.seats[g]
         self.contract()
 
     def clear(self) -> None:
         """Nobody is in it."""
         self.has_.fill(False)
-        self.n, self.weight = ZERO, ZERO
+        self.n, self.live, self.weight = ZERO, ZERO, ZERO
 
     def minus(self, results: "ZResults") -> "ZIds":
         """Those in it without a result."""

@@ -57,7 +57,7 @@ def case_schedule() -> None:
             ),
             (
                 "budget_exact: the plan's sum",
-                choose(d.prefilled, d.spent == p.total, d.spent == d.running.weight - d.prefilling.n),
+                choose(d.prefilled, d.spent == p.total, d.spent == d.decoders),
             ),
             (
                 "budget_exact: never above the limits",

@@ -31,7 +31,7 @@ STEP = (*PREFILLS, "swap_in_next", "preempt", "make_room", "serve")
 
 def spent_before(name: str, state: State) -> int:
     """The budget spent where a step is taken: a decode step has been charged for everybody who decodes."""
-    return state.seqs - len(state.prefilling[1]) if name in STEP and name not in PREFILLS else 0
+    return state.decoders if name in STEP and name not in PREFILLS else 0
 
 
 def perform(d: Draft, action: Action) -> Any:
@@ -44,7 +44,7 @@ def perform(d: Draft, action: Action) -> Any:
     if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget"):
         return getattr(schedule if name == "schedule" else groups, name)(d, *x)
     if name not in PREFILLS:
-        d.spent = d.seqs - d.prefilling.count()
+        d.spent = d.decoders
     home = admission if name in PREFILLS else swapping if name == "swap_in_next" else running
     return getattr(home, name)(d, *x)
 
@@ -102,9 +102,10 @@ def actions(state: State, r: random.Random) -> list[Action]:
     prompt = r.choice((1, 1, 2, 3, 4, 5, 7, 9))
     known = list(state.status.to_dict())
     out: list[Action] = [
-        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20))),
-        ("add", prompt - 1, prompt + r.choice((-1, 0))),
-        ("add", prompt + 2, prompt),
+        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20)), *r.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1)))),
+        ("add", prompt - 1, prompt + r.choice((-1, 0)), 1, 1),
+        ("add", prompt + 2, prompt, 1, 1),
+        ("add", prompt, prompt + 3, r.choice((0, 1, state.config.max_num_seqs + 1)), r.choice((0, 1, 2))),
         ("schedule",),
     ]
     running = list(state.running[1])
@@ -159,14 +160,17 @@ PASS: list[Action] = [("schedule",), ("commit", None, ())]
 RARE: list[tuple[dict[str, Any], list[Action]]] = [
     (  # a prefill is cut, then the only one that decodes, and ranks after it, finds no block
         BATCH,
-        [("add", 1, 11), ("add", 2, 12), *PASS * 3, ("preempt", 0, "recompute"), *PASS],
+        [("add", 1, 11, 1, 1), ("add", 2, 12, 1, 1), *PASS * 3, ("preempt", 0, "recompute"), *PASS],
     ),
     (  # one that waits ranks between two that are swapped
         BATCH | {"num_gpu_blocks": 12, "num_cpu_blocks": 12, "max_num_seqs": 3, "max_num_batched_tokens": 12},
-        [*[("add", 3, 20)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
+        [*[("add", 3, 20, 1, 1)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
     ),
     *(  # in V0, a prompt as long as the limit, and longer by one
-        (BATCH | {"num_gpu_blocks": 12, "max_num_batched_tokens": 12, "max_model_len": 5, "vllm_v0": True}, [("add", n, 20)])
+        (
+            BATCH | {"num_gpu_blocks": 12, "max_num_batched_tokens": 12, "max_model_len": 5, "vllm_v0": True},
+            [("add", n, 20, 1, 1)],
+        )
         for n in (5, 6)
     ),
 ]

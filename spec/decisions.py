@@ -54,7 +54,7 @@ def admissible(e: Any, g: Any, spent: Any) -> Truth:
     """Has the pass a seat, tokens and blocks for g, which waits? One longer than the whole budget needs all of it."""
     c, tokens = e.config, e.length[g]
     budget = choose(tokens > c.max_num_batched_tokens, spent == 0, spent + tokens <= c.max_num_batched_tokens)
-    return both(e.seqs < c.max_num_seqs, budget, tokens <= e.span(e.gpu.n - kept_free(e)))
+    return both(e.seqs + e.seats[g] <= c.max_num_seqs, budget, tokens <= e.span(e.gpu.n - kept_free(e)))
 
 
 def waits_its_turn(e: Any, g: Any) -> Truth:
@@ -141,7 +141,7 @@ def returnable(e: Any, g: Any) -> Truth:
     """Has the pass seats, tokens and blocks for swapped group g and its next tokens?"""
     c, n = e.config, e.members.n[g]
     blocks = e.table.held[g] + takes(e, g, e.length[g])
-    return both(e.seqs + n <= c.max_num_seqs, e.spent + n <= c.max_num_batched_tokens, blocks <= e.gpu.n - kept_free(e))
+    return both(e.seqs + e.seats[g] <= c.max_num_seqs, e.spent + n <= c.max_num_batched_tokens, blocks <= e.gpu.n - kept_free(e))
 
 
 def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:

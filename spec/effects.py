@@ -186,7 +186,7 @@ def victim_is_last(d: Any, e: Any) -> Clause:
 
 def decode_budget(d: Any) -> Clause:
     """The budget of a decode step is one token for each sequence that decodes."""
-    return ("budget_exact: a token per decoding sequence", d.spent == d.running.weight - d.prefilling.n)
+    return ("budget_exact: a token per decoding sequence", d.spent == d.decoders)
 
 
 def nobody_due(d: Any) -> Clause:

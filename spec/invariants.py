@@ -121,7 +121,10 @@ def lengths(d: Any) -> Truth:
                     d.prompt[g] >= 1,
                     d.prompt[g] < d.limit[g],
                     d.members.n[g] >= 1,
-                    d.members.n[g] <= d.config.max_num_seqs,
+                    d.members.n[g] <= d.seats[g],
+                    d.reserve[g] >= 1,
+                    d.reserve[g] <= d.seats[g],
+                    d.seats[g] <= d.config.max_num_seqs,
                 ),
             ),
             implies(stored, lambda: both(d.prompt[g] <= d.length[g], d.length[g] < d.limit[g])),
@@ -159,9 +162,10 @@ def sampling_only_after_prefill(d: Any) -> Truth:
 
 
 def seats(d: Any) -> Truth:
-    """The sequence count is that of the running queue, and within the limit. At most one prompt is in mid-prefill; in V0 none."""
+    """Seats and decoding sequences are counted, within the limit. At most one prompt is in mid-prefill; in V0 none."""
     return both(
         d.seqs == d.running.weight,
+        d.decoders == d.running.live - d.prefilling.live,
         d.seqs <= d.config.max_num_seqs,
         d.prefilling.n <= choose(d.config.vllm_v0, 0, 1),
     )

@@ -82,7 +82,7 @@ def copies(d: Any, e: Any) -> list[Clause]:
 def budget(d: Any) -> list[Clause]:
     """What the pass spent is what the plan holds, within both limits. `d.spent` of a concrete state is counted from the plan."""
     p, c = d.plan, d.config
-    decode = both(d.spent == d.running.weight - d.prefilling.n, p.total == 0)
+    decode = both(d.spent == d.decoders, p.total == 0)
     return [
         ("budget_exact: the sum over the plan", both(implies(d.prefilled, d.spent == p.total), either(d.prefilled, decode))),
         ("budget_exact: never above the limits", both(d.spent <= c.max_num_batched_tokens, d.running.weight <= c.max_num_seqs)),

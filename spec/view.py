@@ -30,6 +30,8 @@ DEFAULTS = {
     "computed": -1,
     "limit": 0,
     "born": NEVER,
+    "seats": 1,
+    "reserve": 1,
     "alarm": 0,
     "expires": 0,
 }
@@ -135,13 +137,14 @@ class RefsView:
 
 
 class QueueView:
-    """A queue as a set, its size, and the sequences in it."""
+    """A queue as a set, its size, the sequences in it, and the seats that they take."""
 
-    def __init__(self, ids: tuple[int, ...], members: MembersView) -> None:
+    def __init__(self, ids: tuple[int, ...], members: MembersView, seats: Default) -> None:
         self.ids = ids
         self.has_ = Has(ids)
         self.n = len(ids)
-        self.weight = sum(members.n[g] for g in ids)
+        self.live = sum(members.n[g] for g in ids)
+        self.weight = sum(seats[g] for g in ids)
 
 
 class CalendarView:
@@ -166,6 +169,8 @@ class View:
     computed: Default
     limit: Default
     born: Default
+    seats: Default
+    reserve: Default
     alarm: Default
     expires: Default
     waiting: QueueView
@@ -176,7 +181,8 @@ class View:
 
     def __init__(self, state: State, plan: Plan | None = None, told: Told | None = None, before: "View | None" = None) -> None:
         self.state, self.config = state, state.config
-        self.clock, self.ticket, self.seqs = state.clock, state.ticket, state.seqs
+        self.clock, self.ticket = state.clock, state.ticket
+        self.seqs, self.decoders = state.seqs, state.decoders
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
         for name, default in DEFAULTS.items():
             setattr(self, name, Default(getattr(state, name).to_dict(), default))
@@ -188,7 +194,7 @@ class View:
         self.due, self.expiry = CalendarView(state.due.to_dict()), CalendarView(state.expiry.to_dict())
         self.gpu, self.cpu = StackView(state.gpu, state.gpu_free), StackView(state.cpu, state.cpu_free)
         for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
-            setattr(self, name, QueueView(getattr(state, name)[1], self.members))
+            setattr(self, name, QueueView(getattr(state, name)[1], self.members, self.seats))
         self.plan = PlanView(plan, told)
         self.spent = self.plan.total + sum(self.members.n[g] for g in plan.decodes) if plan is not None else 0
         self.before = before

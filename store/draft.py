@@ -65,6 +65,7 @@ class State:
     clock: int
     ticket: int
     seqs: int
+    decoders: int
     issued: bool
     prefilled: bool
     epoch: int
@@ -95,6 +96,8 @@ class State:
     computed = Reading[int]()
     limit = Reading[int]()
     born = Reading[int]()
+    seats = Reading[int]()
+    reserve = Reading[int]()
     alarm = Reading[int]()
     expires = Reading[int]()
     members = Reading[Any]()
@@ -108,7 +111,7 @@ def initial(config: "Config") -> State:
     """Nothing is known, every block is free."""
     g, c = config.num_gpu_blocks, config.num_cpu_blocks
     nobody: Pair = ((), ())
-    scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "issued": False, "prefilled": False, "epoch": 0}
+    scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "decoders": 0, "issued": False, "prefilled": False, "epoch": 0}
     maps = Version(maps_of([{} for _ in NAMES]))
     pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
     queues: dict[str, Any] = dict.fromkeys(("waiting", "running", "swapped", "prefilling", "sampling"), nobody)
@@ -119,7 +122,7 @@ class Draft:
     """A state opened for editing. `close` gives the next state; `abandon` gives the old one its data back."""
 
     __slots__ = (
-        *("config", "clock", "ticket", "seqs", "issued", "prefilled", "epoch"),
+        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch"),
         *NAMES,
         *("gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling"),
         *("spent", "plan", "policy", "twin", "base", "_version", "_closed"),
@@ -131,6 +134,8 @@ class Draft:
     computed: Map[int]
     limit: Map[int]
     born: Map[int]
+    seats: Map[int]
+    reserve: Map[int]
     alarm: Logged[int]
     expires: Logged[int]
     members: Members
@@ -142,7 +147,8 @@ class Draft:
     def __init__(self, state: State, policy: Policy = AlwaysRecompute) -> None:
         self.base = state
         self.config: Config = state.config
-        self.clock, self.ticket, self.seqs = state.clock, state.ticket, state.seqs
+        self.clock, self.ticket = state.clock, state.ticket
+        self.seqs, self.decoders = state.seqs, state.decoders
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
         version: Version = state.maps.open()
         self._version: Version | None = version
@@ -155,6 +161,8 @@ class Draft:
             self.computed,
             self.limit,
             self.born,
+            self.seats,
+            self.reserve,
             self.alarm,
             self.expires,
             self.members,
@@ -269,6 +277,7 @@ class Draft:
             self.clock,
             self.ticket,
             self.seqs,
+            self.decoders,
             self.issued,
             self.prefilled,
             self.epoch,

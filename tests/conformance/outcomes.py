@@ -19,10 +19,12 @@ def run(scenario: Scenario):
 
 
 def check_blocks(scenario: Scenario, record) -> None:
-    """I1, I2: free + held = total on both devices, and no block in two tables."""
+    """I1, I2: free + held = total on both devices, and no block in tables of two groups or twice in one table."""
     config, queues = scenario.config, record["queues"]
     for device, total, free in (("running", config.num_gpu_blocks, "free_gpu"), ("swapped", config.num_cpu_blocks, "free_cpu")):
-        held = list(chain.from_iterable(chain.from_iterable(record["tables"][name] for name in queues[device])))
+        tables = [record["tables"][name] for name in queues[device]]
+        assert all(len(set(blocks)) == len(blocks) for rows in tables for blocks in rows)
+        held = list(chain.from_iterable(set(chain.from_iterable(rows)) for rows in tables))
         assert len(set(held)) == len(held), f"a block in two tables: {held}"
         assert set(held) <= set(range(total))
         assert record[free] + len(held) == total
@@ -42,8 +44,11 @@ def check_queues(record) -> None:
 def check_budget(scenario: Scenario, record) -> None:
     """I6: tokens and sequences, recounted from the plan."""
     config = scenario.config
-    assert sum(tokens for _, tokens in record["scheduled"]) <= config.max_num_batched_tokens
-    assert len(record["scheduled"]) <= len(record["queues"]["running"]) <= config.max_num_seqs
+    prefills, decodes = record["scheduled"][: record["num_prefills"]], record["scheduled"][record["num_prefills"] :]
+    decoding = sum(len(record["tables"][name]) for name, _ in decodes)
+    assert sum(tokens for _, tokens in prefills) + decoding <= config.max_num_batched_tokens
+    assert len(record["scheduled"]) <= len(record["queues"]["running"])
+    assert sum(len(record["tables"][name]) for name in record["queues"]["running"]) <= config.max_num_seqs
 
 
 def check_progress(record, left: bool) -> None:
@@ -60,9 +65,11 @@ def check_end(scenario: Scenario, last) -> None:
     assert last["requests"].keys() == {request.id for request in scenario.requests}
     for request in scenario.requests:
         end = last["requests"][request.id]
-        (made,) = end["output_tokens"]
+        made = max(end["output_tokens"])
         if end["outcome"] == "finished":
-            assert made == request.output_tokens or end["reason"].startswith("reached max_model_len")
+            dropped = any(event.op == "finish_seq" and event.id == request.id for event in scenario.events)
+            assert dropped or made == request.output_tokens or end["reason"].startswith("reached max_model_len")
+            assert dropped or len(set(end["output_tokens"])) == 1
         else:
             assert end["reason"] and made < request.output_tokens
             assert made == 0 or end["outcome"] != "ignored"

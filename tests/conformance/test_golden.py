@@ -9,7 +9,7 @@ from kvproof.formats import load_scenario
 from kvproof.spec import check
 from kvproof.strictjson import ScenarioError
 
-FAMILIES = ("recompute", "swap", "budget", "large")
+FAMILIES = ("recompute", "swap", "budget", "large", "groups")
 FILES = sorted((HERE / "golden").glob("*.json"))
 REPLAYED = [path for path in FILES if path.stem.startswith(FAMILIES)]
 LATER = [path for path in FILES if path not in REPLAYED]
@@ -17,7 +17,7 @@ LATER = [path for path in FILES if path not in REPLAYED]
 
 def test_every_family_is_there():
     assert {path.stem.split("-")[0] for path in REPLAYED} == set(FAMILIES)
-    assert len(REPLAYED) == 18 and len(LATER) == 19
+    assert len(REPLAYED) == 24 and len(LATER) == 13
 
 
 @pytest.fixture

@@ -217,7 +217,10 @@ def test_queue(steps, keys):
             key[g], zkey[g] = k, k
             members.start(g)
         members.add(1)
-        concrete, symbolic = Queue(((), ()), key), filled(shapes.ZQueue("q", zkey, members), has_=False, n=0, weight=0)
+        zseats = ZMap("seats")
+        zseats.fill(3)
+        symbolic = filled(shapes.ZQueue("q", zkey, members, zseats), has_=False, n=0, weight=0, live=0)
+        concrete, sequences = Queue(((), ()), key), [1, 2, 1, 1]
         for what, g, _ in steps:
             if what == 9:
                 concrete.clear()
@@ -233,7 +236,8 @@ def test_queue(steps, keys):
             assert [run.value(symbolic.has(x)) for x in range(4)] == [concrete.has(x) for x in range(4)]
             assert run.value(symbolic.count()) == concrete.count()
             assert run.value(symbolic.empty()) == concrete.empty()
-            assert run.value(symbolic.weight) == sum(2 if x == 1 else 1 for x in concrete.ids)
+            inside = [g for g in range(4) if concrete.has(g)]
+            assert [run.value(symbolic.weight), run.value(symbolic.live)] == [3 * len(inside), sum(sequences[g] for g in inside)]
             if not concrete.empty():
                 assert (run.value(symbolic.first()), run.value(symbolic.last())) == (concrete.first(), concrete.last())
             results = shapes.ZResults()

@@ -10,7 +10,7 @@ from kvproof.store.draft import State
 from kvproof.store.versions import NAMES, Version, maps_of
 
 QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling")
-SCALARS = ("clock", "ticket", "seqs", "issued", "prefilled", "epoch")
+SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch")
 
 
 def contents(state: State) -> SimpleNamespace:

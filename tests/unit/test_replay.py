@@ -266,7 +266,7 @@ def test_a_miscounted_token_fails(scenario, monkeypatch):
     monkeypatch.setattr(
         Scheduler,
         "commit",
-        lambda self, results: [attrs.evolve(outcome, tokens=outcome.tokens - 1) for outcome in commit(self, results)],
+        lambda self, results: [attrs.evolve(outcome, outputs=(outcome.output_tokens - 1,)) for outcome in commit(self, results)],
     )
     assert lines(scenario)[-1]["tokens_match"] is False
 
@@ -300,8 +300,12 @@ def test_alone_is_what_a_run_gives(scenario):
     g = engine.add("a", 4, 8)
     while engine.scheduler.unfinished:
         engine.step()
-    assert tuple(engine.model.output(g)) == alone("a", 4, 8, 4) == alone("a", 4, 8, 16) == alone("a", 4, 9, 4)[:8]
-    assert alone("b", 4, 8, 4) != alone("a", 4, 8, 4) and alone("a", 4, 0, 4) == ()
+    (longer,) = alone("a", 4, 9, 4)
+    assert (tuple(engine.model.output(g)),) == alone("a", 4, 8, 4) == alone("a", 4, 8, 16) == (longer[:8],)
+    assert alone("b", 4, 8, 4) != alone("a", 4, 8, 4) and alone("a", 4, 0, 4) == ((),)
+    first, child, grandchild = alone("a", 4, 8, 4, ((5, 0), (7, 1)))
+    assert first == longer[:8] and child[:1] == first[:1] and child[1] != first[1] and grandchild[:3] == child[:3]
+    assert grandchild[3:] != child[3:]
 
 
 def test_interrupt(program, scenario, write, monkeypatch):

@@ -269,7 +269,7 @@ def test_a_group_comes_back_with_all_its_sequences(gpu, prompt_tokens):
     assert any(plan.copy for plan in plans) == (prompt_tokens % 4 > 0)  # a fork at a block boundary shares nothing it writes
     for g in (0, 1):
         first, second = engine.model.output(g), engine.model.output(g, 1)
-        assert tuple(first) == alone(str(g), prompt_tokens, 8, 4)
+        assert (tuple(first), tuple(second)) == alone(str(g), prompt_tokens, 8, 4, ((prompt_tokens + 1, 0),))
         assert first[0] == second[0] and not set(first[1:]) & set(second[1:])
     assert (engine.backend.gpu_used, engine.backend.host_used) == (0, 0)
 
