@@ -156,10 +156,15 @@ class FakeBackend:
         page.release(g, q)
         page.close()
 
-    def fork(self, g: int, parent: int, child: int, written: int) -> None:
-        """The child shares all blocks of its parent, which has written the positions below `written`."""
-        row = self.ledger.row(g, parent)
+    def fork(self, g: int, parent: int, child: int, written: int, blocks: int | None = None) -> None:
+        """The child shares the blocks of its parent, which has written the positions below `written`; blocks beyond go back.
+
+        blocks: so many are kept, if not those that are written (None): after lost results there may be more.
+        """
         page = Page(self.ledger)
+        row = page.tables(g)[parent]
+        while len(row) > (max(1, -(-written // self.block_size)) if blocks is None else blocks):
+            page.drop(row.pop())
         page.tables(g)[child] = list(row)
         for b in row:
             page.share(b)

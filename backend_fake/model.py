@@ -4,6 +4,7 @@ Prompt token i of request r is a hash of (r, i). So requests and siblings differ
 shared block changes the tokens. All hashing is on uint64 arrays, where wraparound is defined.
 """
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import attrs
@@ -12,6 +13,8 @@ import numpy as np
 from kvproof.backend_fake.backend import FakeBackend, Histories
 from kvproof.backend_fake.memory import Words
 from kvproof.store.plan import Plan
+
+Piece = tuple[int, int, int, int]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 ODD_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -75,11 +78,11 @@ class FakeModel:
         """Group g is the request with this key."""
         self.sequences[g, 0] = Sequence(key, prompt_tokens)
 
-    def fork(self, g: int, parent: int, child: int) -> None:
-        """The child goes on from all tokens of its parent, of which the last is not written yet."""
+    def fork(self, g: int, parent: int, child: int, blocks: int | None = None) -> None:
+        """The child goes on from all tokens of its parent, of which the last is not written yet. `blocks`: as in the backend."""
         origin = self.sequences[g, parent]
         self.sequences[g, child] = Sequence(origin.key, origin.prompt_tokens, list(origin.output))
-        self.backend.fork(g, parent, child, origin.length - 1)
+        self.backend.fork(g, parent, child, origin.length - 1, blocks)
 
     def output(self, g: int, q: int = 0) -> list[int]:
         """The tokens generated so far."""
@@ -91,10 +94,19 @@ class FakeModel:
         Returns (group, token of each of its sequences) for every group that got tokens, in plan order.
         """
         pieces = [(g, q, start, start + n) for g, start, n in plan.prefills for q in self.backend.sequences(g)]
-        for g in plan.decodes:
-            for q in self.backend.sequences(g):
-                end = self.sequences[g, q].length
-                pieces.append((g, q, end - 1, end))
+        return self._compute(pieces + self._next(plan.decodes))
+
+    def decode(self, groups: Iterable[int]) -> list[tuple[int, ...]]:
+        """One more token for every sequence of these: what lookahead slots are for."""
+        return self._compute(self._next(groups))
+
+    def _next(self, groups: Iterable[int]) -> list[Piece]:
+        """The last token of each sequence, which is in no slot yet."""
+        lengths = [(g, q, self.sequences[g, q].length) for g in groups for q in self.backend.sequences(g)]
+        return [(g, q, end - 1, end) for g, q, end in lengths]
+
+    def _compute(self, pieces: list[Piece]) -> list[tuple[int, ...]]:
+        """Write the tokens start .. stop - 1 of each (group, sequence, start, stop), and go on from those that are complete."""
         if not pieces:
             return []
         inputs = [self.sequences[g, q].tokens(start, stop) for g, q, start, stop in pieces]

@@ -1,4 +1,4 @@
-"""Prefills: who is admitted (waiting -> running), and prompts longer than the token budget, which are computed in pieces."""
+"""Prefills: who is admitted (waiting -> running), and prompts that are computed in pieces."""
 
 from kvproof.core.blocks import allocate
 from kvproof.core.groups import end, leave, set_alarms
@@ -15,33 +15,36 @@ def refuse(d: Draft, g: int) -> None:
         end(d, g, Status.FINISHED_IGNORED)
 
 
-def compute(d: Draft, g: int, tokens: int) -> None:
-    """The next piece of the prefill of g. After the last one it has one token more and decodes."""
+def compute(d: Draft, g: int, rest: int) -> None:
+    """The next piece of the prefill of g, which has `rest` tokens to go: as much as the budget takes, at least one.
+
+    After the last one it decodes; the commit gives it its next token.
+    """
+    left = d.config.max_num_batched_tokens - d.spent
+    tokens = rest if rest <= left else left
     start = d.computed[g]
     d.computed[g] = start + tokens
     d.spent += tokens
     d.plan.prefill(g, start, tokens)
-    if start + tokens == d.length[g]:
+    if tokens == rest:
         d.prefilling.remove(g)
-        d.born[g] = d.clock - d.length[g] - 1
-        set_alarms(d, g)
+        d.born[g] = d.clock - d.length[g]
+        set_alarms(d, g, 0 if d.config.enable_chunked_prefill else 1)
         d.sampling.add(g)
 
 
 def compute_next(d: Draft) -> bool:
     """One step of going on with unfinished prefills, first in line first: as much as the budget takes."""
-    if d.prefilling.empty():
-        return False
-    left = d.config.max_num_batched_tokens - d.spent
-    if left <= 0:
+    if d.prefilling.empty() or d.spent >= d.config.max_num_batched_tokens:
         return False
     g = d.prefilling.first()
-    rest = d.length[g] - d.computed[g]
-    if rest <= left:
-        compute(d, g, rest)
-    else:
-        compute(d, g, left)
+    compute(d, g, d.length[g] - d.computed[g])
     return True
+
+
+def go_on_with_prefills(d: Draft) -> None:
+    """Unfinished prefills, as far as the budget goes."""
+    d.repeat("compute", compute_next)
 
 
 def admit(d: Draft, g: int, tokens: int, blocks: int) -> None:
@@ -52,19 +55,19 @@ def admit(d: Draft, g: int, tokens: int, blocks: int) -> None:
     enqueue_back(d, g)
     d.running.add(g)
     d.seqs += d.seats[g]
+    d.charged += d.seats[g]
     d.prefilling.add(g)
-    if tokens > d.config.max_num_batched_tokens:
-        compute(d, g, d.config.max_num_batched_tokens)
-    else:
-        compute(d, g, tokens)
+    d.ungiven[g] = 1
+    d.mark_admission()
+    compute(d, g, tokens)
 
 
 def admit_next(d: Draft) -> bool:
     """One step of admission: the head of waiting is refused, admitted, or has to wait (it is not skipped)."""
-    if d.waiting.empty():
+    if d.waiting.empty() or (not d.running.empty() and d.delayed()):
         return False
     g = d.waiting.first()
-    if not first_in_line(d, g):
+    if d.plan.evicted(g) or not first_in_line(d, g):
         return False
     tokens = d.length[g]
     blocks = d.blocks_for(tokens)
@@ -75,3 +78,8 @@ def admit_next(d: Draft) -> bool:
         return False
     admit(d, g, tokens, blocks)
     return True
+
+
+def admit_waiting(d: Draft) -> None:
+    """Admit from the head of waiting, nobody skipped."""
+    d.repeat("admit", admit_next)

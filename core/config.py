@@ -37,9 +37,39 @@ def _size(least: int, default: Any = attrs.NOTHING) -> Any:
     return attrs.field(default=default, validator=_whole, metadata={"least": least})
 
 
+def _factor(instance: object, attribute: "attrs.Attribute[float]", value: object) -> None:
+    """A finite number, 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST:
+        raise ConfigError(f"{attribute.name}: must be a number >= 0, got {value!r}")
+
+
+def _share(instance: object, attribute: "attrs.Attribute[float]", value: object) -> None:
+    """A number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ConfigError(f"{attribute.name}: must be a number from 0 to 1, got {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class ArtificialPreemption:
+    """For tests of an engine: the answer to "is there room for its next token?" is no at random, though there may be."""
+
+    seed: int = _size(0, 0)
+    probability: float = attrs.field(default=0.5, validator=_share)
+    max_count: int = _size(0, 500)
+
+
+def _artificial(instance: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
+    """None, or how."""
+    if value is not None and not isinstance(value, ArtificialPreemption):
+        raise ConfigError(f"{attribute.name}: must be None or an ArtificialPreemption, got {value!r}")
+
+
 @attrs.frozen(kw_only=True)
 class Config:
     """Sizes in blocks or tokens. `vllm_v0` selects the predicates that reproduce vLLM's V0 scheduler.
+
+    `priority`: the queues are in order of (priority, arrival), and a head of the line displaces those that rank below it.
+    `delay_factor`: admission waits until the first arrival has waited this many times the duration of the last prefill step.
 
     Raises `ConfigError` for a value out of range or a combination that cannot work.
     """
@@ -51,6 +81,11 @@ class Config:
     max_num_seqs: int = _size(1, 256)
     max_num_batched_tokens: int = _size(1, 2048)
     max_model_len: int = _size(1, 2048)
+    enable_chunked_prefill: bool = attrs.field(default=False, validator=_flag)
+    num_lookahead_slots: int = _size(0, 0)
+    delay_factor: float = attrs.field(default=0.0, validator=_factor)
+    priority: bool = attrs.field(default=False, validator=_flag)
+    artificial_preemption: ArtificialPreemption | None = attrs.field(default=None, validator=_artificial)
     vllm_v0: bool = attrs.field(default=False, validator=_flag)
 
     def __attrs_post_init__(self) -> None:
@@ -58,7 +93,9 @@ class Config:
             raise ConfigError(
                 f"max_num_seqs: must be <= max_num_batched_tokens ({self.max_num_batched_tokens}), got {self.max_num_seqs}"
             )
-        if self.vllm_v0 and self.max_num_batched_tokens < self.max_model_len:
+        if self.watermark_blocks >= self.num_gpu_blocks:
+            raise ConfigError(f"watermark_blocks: must be < num_gpu_blocks ({self.num_gpu_blocks}), got {self.watermark_blocks}")
+        if self.vllm_v0 and not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"max_num_batched_tokens: without chunked prefill must be >= max_model_len ({self.max_model_len}) "
                 f"in profile vllm_v0, got {self.max_num_batched_tokens}"

@@ -7,7 +7,7 @@ token, is `clock += 1`. Who waits, is swapped or is in the middle of a prefill h
 the tail of a table is shared. `expires[g]` is the clock at which it must be looked at for its length limit.
 """
 
-from kvproof.core.blocks import release, release_sequence, share_block
+from kvproof.core.blocks import drop_block, release, release_sequence, share_block
 from kvproof.core.errors import require
 from kvproof.core.status import Status
 from kvproof.store.draft import Draft
@@ -18,17 +18,17 @@ def grown_until(d: Draft, g: int) -> int:
     return d.born[g] + d.capacity(g) + 1
 
 
-def set_alarms(d: Draft, g: int) -> None:
-    """g begins to decode: it enters both calendars."""
+def set_alarms(d: Draft, g: int, early: int) -> None:
+    """g begins to decode: it enters both calendars, `early` steps too soon if it will get a token without the clock."""
     d.decoders += d.members.count(g)
-    d.due.add(g, grown_until(d, g))
-    d.expiry.add(g, d.born[g] + d.limit[g])
+    d.due.add(g, grown_until(d, g) - early)
+    d.expiry.add(g, d.born[g] + d.limit[g] - early)
 
 
 def stop_running(d: Draft, g: int) -> None:
     """Out of the running queue and the calendars; its token count is kept. What becomes of its blocks is the caller's.
 
-    A token that a step in flight may be computing is not counted.
+    A token that a step in flight may be computing is not counted: the commit gives it.
     """
     d.running.remove(g)
     d.seqs -= d.seats[g]
@@ -41,7 +41,8 @@ def stop_running(d: Draft, g: int) -> None:
         d.length[g] = d.clock - d.born[g]
         if d.sampling.has(g):
             d.sampling.remove(g)
-            d.length[g] -= 1
+        if d.idle.has(g):
+            d.idle.remove(g)
 
 
 def leave(d: Draft, g: int) -> None:
@@ -67,25 +68,32 @@ def unfinished(d: Draft, g: int) -> bool:
     return d.status[g] == Status.WAITING or d.status[g] == Status.RUNNING or d.status[g] == Status.SWAPPED
 
 
-def add(d: Draft, prompt_tokens: int, limit: int, seats: int, reserve: int) -> int:
+def add(d: Draft, prompt_tokens: int, limit: int, seats: int, reserve: int, priority: int) -> int:
     """A new request waits; returns its group id. `limit`: the number of tokens (prompt + generated) at which it ends.
 
     `seats`: the sequences that it will have once it has forked; it takes so many seats from its admission on. Each sequence that
-    ends gives one back, but for the last `reserve` of them (a beam search, whose width stays).
+    ends gives one back, but for the last `reserve` of them (a beam search, whose width stays). It ranks by (`priority`, arrival),
+    smaller ones first.
     """
     require(prompt_tokens >= 1, "prompt_tokens must be >= 1")
     require(limit > prompt_tokens, "limit must exceed prompt_tokens")
     require(reserve >= 1, "reserve must be >= 1")
     require(reserve <= seats, "reserve must be <= seats")
     require(seats <= d.config.max_num_seqs, "more sequences than max_num_seqs")
+    require(d.ticket < d.ranks, "no ids are left")
     g = d.ticket
     d.ticket += 1
     d.status[g] = Status.WAITING
-    d.key[g] = g
+    d.priority[g] = priority
+    if d.config.vllm_v0:
+        d.key[g] = g
+    else:
+        d.key[g] = d.rank(g)
     d.prompt[g] = prompt_tokens
     d.length[g] = prompt_tokens
     d.computed[g] = 0
     d.limit[g] = limit
+    d.ungiven[g] = 1
     d.seats[g] = seats
     d.reserve[g] = reserve
     d.members.start(g)
@@ -93,10 +101,20 @@ def add(d: Draft, prompt_tokens: int, limit: int, seats: int, reserve: int) -> i
     return g
 
 
+def trim_next(d: Draft, g: int, q: int) -> bool:
+    """Sequence q, the only one of g, gives back a block of lookahead slots that it has not written, if it has any."""
+    if d.table.size(g, q) == 1 or d.capacity(g) - d.config.block_size < d.clock - d.born[g] - 1:
+        return False
+    drop_block(d, g, q)
+    d.plan.trimmed(g, q, d.table.size(g, q))
+    return True
+
+
 def fork(d: Draft, g: int, parent: int) -> int:
     """A child of sequence `parent` joins running group g and shares all its blocks; returns its sequence index.
 
-    Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left. It costs no block.
+    Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left. It costs no block;
+    lookahead slots that nobody has written are given back, so that both tables end with the tokens so far.
     """
     require(not d.issued, "a step is in flight")
     require(d.status[g] == Status.RUNNING, "the group is not running")
@@ -106,6 +124,8 @@ def fork(d: Draft, g: int, parent: int) -> int:
         require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
         d.seats[g] += 1
         d.seqs += 1
+    if d.config.num_lookahead_slots > 0 and d.members.count(g) == 1:
+        d.repeat("trim", trim_next, g, parent)
     child = d.members.add(g)
     d.decoders += 1
     d.each_index("share", d.table.size(g, parent), share_block, g, parent, child)
@@ -127,6 +147,13 @@ def finish_sequence(d: Draft, g: int, q: int) -> None:
             d.seats[g] -= 1
             d.seqs -= 1
         d.plan.dropped(g, q)
+
+
+def deny_append(d: Draft, g: int, count: int) -> None:
+    """For tests of an engine: the next `count` times that the pass asks whether g can append, the answer is no."""
+    require(unfinished(d, g), "the request has ended or is unknown")
+    require(count >= 1, "count must be >= 1")
+    d.refuse_appends(g, count)
 
 
 def abort(d: Draft, g: int) -> None:

@@ -3,26 +3,32 @@
     schedule:  prefills if it is their turn and anybody can be prefilled,
                else one token for everybody who decodes (evicting from the tail of the queue if blocks run out),
                and swap-ins if nobody was preempted.
-    commit:    everybody scheduled has one token more, but for those that the engine says have not; who has ended, ends.
+               With chunked prefill: decodes, then parts of prompts with what is left of the token budget, in one step.
+    commit:    everybody scheduled has one token more (or several, if it had lookahead slots), but for those that the engine
+               says have not; who has ended, ends.
 
 A pass costs what changes, not what runs: a decode step looks at the groups whose alarm rings.
 """
 
-from kvproof.core.admission import admit_next, compute_next
+from kvproof.core.admission import admit_waiting, compute_next, go_on_with_prefills
+from kvproof.core.displacing import displace, displace_v0
 from kvproof.core.errors import require
-from kvproof.core.groups import end, finish_sequence
-from kvproof.core.profiles import prefill_turn
-from kvproof.core.running import schedule_running
+from kvproof.core.groups import end, finish_sequence, grown_until
+from kvproof.core.profiles import prefill_turn, standing
+from kvproof.core.running import force, look_ahead, schedule_running
 from kvproof.core.status import Status
 from kvproof.core.swapping import swap_in_next
 from kvproof.store.draft import Draft, Ended
 from kvproof.store.queues import Results
 
+NOBODY: Ended = ()
 
+
+# --- the pass ----------------------------------------------------------------------------------------------------------
 def schedule_prefills(d: Draft) -> None:
     """Unfinished prefills first, then who waits."""
-    d.repeat("compute", compute_next)
-    d.repeat("admit", admit_next)
+    go_on_with_prefills(d)
+    admit_waiting(d)
 
 
 def schedule_swapped(d: Draft) -> None:
@@ -30,28 +36,111 @@ def schedule_swapped(d: Draft) -> None:
     d.repeat("swap_in_next", swap_in_next)
 
 
-def schedule(d: Draft) -> None:
-    """One pass: decides and allocates everything of one step. The plan is in `d.plan`."""
-    require(not d.issued, "the step before is not committed")
-    d.epoch += 1
-    d.spent = 0
+def decode(d: Draft) -> None:
+    """The running phase, and swap-ins if nobody was preempted (V0: in this phase)."""
+    before = d.plan.evictions()
+    schedule_running(d)
+    if d.plan.nobody_preempted() or (d.config.vllm_v0 and d.plan.evictions() == before and not d.plan.moves_out()):
+        schedule_swapped(d)
+
+
+def step_of_prefills(d: Draft) -> None:
+    """Prefills, if it is their turn. If there was none, a head of higher rank displaces who runs (kvproof: and comes in then)."""
     if prefill_turn(d):
         schedule_prefills(d)
+        if d.spent == 0 and d.config.priority:
+            if d.config.vllm_v0:
+                displace_v0(d)
+            else:
+                displace(d)
+                admit_waiting(d)
     d.prefilled = d.spent > 0
+
+
+def schedule_either(d: Draft) -> None:
+    """A step of prefills or one of decodes."""
+    step_of_prefills(d)
     if not d.prefilled:
-        schedule_running(d)
-        if d.plan.nobody_preempted():
-            schedule_swapped(d)
+        decode(d)
         if d.spent == 0:
             d.repeat("go_on", compute_next)
             d.prefilled = d.spent > 0
+
+
+def to_front(d: Draft, g: int) -> None:
+    """V0 puts g, which was preempted by recompute, in front of all that wait."""
+    if d.status[g] == Status.WAITING:
+        d.waiting.remove(g)
+        d.key[g] = -d.ticket
+        d.ticket += 1
+        d.waiting.add(g)
+
+
+def schedule_mixed(d: Draft) -> None:
+    """A step of decodes and of parts of prompts."""
+    if d.config.vllm_v0:
+        decode(d)
+        admit_waiting(d)
+        d.each("to_front", d.plan.evicted_groups(), to_front)
+        d.arrange_running(standing)
+    else:
+        if d.config.priority:
+            displace(d)
+        schedule_running(d)
+        go_on_with_prefills(d)
+        if d.plan.nobody_preempted():
+            schedule_swapped(d)
+        admit_waiting(d)
+
+
+def schedule(d: Draft, forced: Ended = NOBODY) -> None:
+    """One pass: decides and allocates everything of one step. The plan is in `d.plan`.
+
+    forced: (group, mode) that events preempt before it; mode 0 as the policy wishes, 1 recompute, 2 swap.
+    """
+    require(not d.issued, "the step before is not committed")
+    d.epoch += 1
+    d.spent = 0
+    d.charged = 0
+    d.each_pair("force", forced, force)
+    if d.config.enable_chunked_prefill:
+        d.prefilled = False
+        schedule_mixed(d)
+    else:
+        schedule_either(d)
+    if d.config.num_lookahead_slots > 0 and not d.config.vllm_v0 and not d.prefilled:
+        d.each_running("look_ahead_all", look_ahead)
     d.issued = True
 
 
+# --- commit ------------------------------------------------------------------------------------------------------------
 def hold(d: Draft, g: int) -> None:
-    """g was scheduled for a token and has no result: it does not advance."""
+    """g runs and has no result: it does not advance with the clock."""
     if not d.prefilling.has(g):
         d.born[g] += 1
+
+
+def advance(d: Draft, g: int) -> None:
+    """The prefill of g ended in a step of prefills and gave it its next token; the clock does not move."""
+    d.born[g] -= 1
+    d.due.move(g, grown_until(d, g))
+    d.expiry.move(g, d.born[g] + d.limit[g])
+
+
+def accept(d: Draft, g: int, more: int) -> None:
+    """Lookahead: g, which decoded, got `more` tokens beyond the first, as far as its slots and its limit go."""
+    if d.status[g] == Status.RUNNING and not d.prefilled and not d.prefilling.has(g) and not d.idle.has(g):
+        tokens = d.clock - d.born[g]
+        room = d.capacity(g) + 1 - tokens
+        if room > d.limit[g] - tokens:
+            room = d.limit[g] - tokens
+        if more > room:
+            more = room
+        if more > 0:
+            d.born[g] -= more
+            d.ungiven[g] = more + 1
+            d.due.move(g, grown_until(d, g))
+            d.expiry.move(g, d.born[g] + d.limit[g])
 
 
 def finish_one(d: Draft, g: int, q: int) -> None:
@@ -68,18 +157,21 @@ def expire(d: Draft, g: int) -> None:
         d.expiry.move(g, d.born[g] + d.limit[g])
 
 
-def commit(d: Draft, results: Results, ended: Ended) -> None:
+def commit(d: Draft, results: Results, ended: Ended, more: Ended = NOBODY) -> None:
     """Take back the results of the step: who was scheduled for a token and has a result advances; sequences in `ended` end.
 
-    A result for a group that was not scheduled, or that was aborted meanwhile, has no effect.
+    more: (group, tokens) that lookahead gave besides. A result for a group that was not scheduled, or that was aborted
+    meanwhile, has no effect.
     """
     require(d.issued, "no step is in flight")
     if d.prefilled:
-        d.each("hold", d.sampling.minus(results), hold)
+        d.each("advance", d.sampling.meet(results), advance)
     else:
-        d.each("hold", d.running.minus(results), hold)
+        d.each("hold", d.running.minus(results, d.idle), hold)
         d.clock += 1
     d.sampling.clear()
+    d.each_pair("accept", more, accept)
+    d.idle.clear()
     d.each_pair("ended", ended, finish_one)
     d.each_expiring("expire", expire)
     d.issued = False

@@ -24,14 +24,15 @@ def next_token(sequence: Sequence, q: int, length: int) -> int:
 def contents(state: State) -> dict[str, Any]:
     """Everything in a state, by value: two readings of one state must be equal for ever."""
     out: dict[str, Any] = {
-        name: getattr(state, name) for name in ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch")
+        name: getattr(state, name)
+        for name in ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing")
     }
     for name in NAMES:
         out[name] = getattr(state, name).to_dict()
     out["table"] = {k: tuple(blocks[:n]) for k, (blocks, n) in out["table"].items()}
     for name in ("due", "expiry"):
         out[name] = {t: frozenset(bucket) for t, bucket in out[name].items()}
-    for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
+    for name in ("waiting", "running", "swapped", "prefilling", "sampling", "idle"):
         out[name] = getattr(state, name)
     out["gpu"], out["cpu"] = cell_blocks(state.gpu), cell_blocks(state.cpu)
     return out

@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 
-from kvproof.core.config import Config
+from kvproof.core.config import ArtificialPreemption, Config
 from kvproof.scheduler import Scheduler, policy_of
 from kvproof.store.draft import Draft, Policy
 
@@ -16,7 +16,7 @@ class AnyPolicy:
     """Swaps or recomputes with no reason that a scheduler could rely on, the same in every run."""
 
     @staticmethod
-    def swaps(g: int) -> bool:
+    def swaps(g: int, sequences: int) -> bool:
         """Some bit of the id."""
         return (g * 2654435761 >> 7) & 1 == 1
 
@@ -46,10 +46,18 @@ class Setup:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Plain names and numbers: the arguments of `setup`."""
-        return {**attrs.asdict(self.config), "mode": self.mode}
+        """Plain names and values, where they are not the defaults: the arguments of `setup`."""
+        values = attrs.asdict(self.config)
+        same = {f.name for f in attrs.fields(Config) if values[f.name] == f.default}
+        return {**{name: value for name, value in values.items() if name not in same}, "mode": self.mode}
+
+    @property
+    def column(self) -> str:
+        """Where the report counts what happens: profile and mode."""
+        return f"{'vllm_v0' if self.config.vllm_v0 else 'kvproof'} {self.mode or 'null'}"
 
 
-def setup(mode: str | None = None, **fields: Any) -> Setup:
-    """A setup from plain names and numbers."""
-    return Setup(Config(**fields), mode)
+def setup(mode: str | None = None, artificial_preemption: dict[str, Any] | None = None, **fields: Any) -> Setup:
+    """A setup from plain names and values."""
+    test = None if artificial_preemption is None else ArtificialPreemption(**artificial_preemption)
+    return Setup(Config(**fields, artificial_preemption=test), mode)

@@ -1,21 +1,21 @@
-"""A failing log made short: whole parts are left out, then numbers become small, as long as the same check fails.
+"""A failing run made short: parts are left out, features switched off, numbers made small, as long as the same check fails.
 
-Logs are concrete (group ids, not choices), so that a candidate costs one run of a few milliseconds.
+Logs are concrete (who, not choices), so that a candidate costs one run of a few milliseconds.
 """
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import attrs
 
+from kvproof.core.config import ConfigError
+from kvproof.fuzz.names import NOBODY, renamed
 from kvproof.fuzz.setup import Setup
 from kvproof.fuzz.world import Operation, World, rerun
 
 Log = tuple[Operation, ...]
-NAMES_GROUP = {"abort": 0, "fork": 0, "finish": 0, "refused": 1}
-"""Operation -> which argument is a group."""
-SETTLE_MAX = 40
-"""Rounds without end are for machines; so many are enough."""
 
 
 @attrs.frozen
@@ -52,30 +52,12 @@ def fails(start: Setup, log: Log) -> Failure | None:
 def without_group(log: Log, position: int) -> Log:
     """The log without the `add` at this position; later groups move up, what was done to this one is left out."""
     gone = sum(name == "add" for name, _ in log[:position])
-    out: list[Operation] = []
-    for i, (name, arguments) in enumerate(log):
-        at = NAMES_GROUP.get(name)
-        if i == position or (at is not None and arguments[at] == gone):
-            continue
-        if at is not None and arguments[at] > gone:
-            arguments = (*arguments[:at], arguments[at] - 1, *arguments[at + 1 :])
-        elif name == "commit" and arguments:
-            arguments = _renumbered(arguments, gone)
-        out.append((name, arguments))
-    return tuple(out)
 
+    def new(n: int) -> int | None:
+        return None if n == gone else n - (gone < n < NOBODY)
 
-def _renumbered(arguments: tuple[object, ...], gone: int) -> tuple[object, ...]:
-    """The arguments of a commit without a group."""
-    parts = []
-    for x in arguments:
-        if isinstance(x, tuple):
-            pairs = [y if isinstance(y, tuple) else (y,) for y in x]
-            kept = [(g - (g > gone), *q) for g, *q in pairs if g != gone]
-            parts.append(tuple(y if len(y) > 1 else y[0] for y in kept))
-        else:
-            parts.append(x)  # type: ignore[arg-type]
-    return tuple(parts)
+    out = [(name, renamed(name, arguments, new)) for i, (name, arguments) in enumerate(log) if i != position]
+    return tuple((name, arguments) for name, arguments in out if arguments is not None)
 
 
 def shorter(log: Log) -> Iterator[Log]:
@@ -91,33 +73,83 @@ def shorter(log: Log) -> Iterator[Log]:
 
 
 def smaller(log: Log) -> Iterator[Log]:
-    """Logs with one request smaller."""
+    """Logs with one operation plainer: a request smaller, a commit of everything, a step of one tick."""
     for i, (name, arguments) in enumerate(log):
-        if name == "add":
-            for at in (0, 1):
-                for less in {1, arguments[at] // 2, arguments[at] - 1} - {0, arguments[at]}:
-                    new = (*arguments[:at], less, *arguments[at + 1 :])
-                    yield (*log[:i], (name, new), *log[i + 1 :])
-        elif name == "commit" and arguments:
-            yield (*log[:i], (name, ()), *log[i + 1 :])
+        for plain in plainer(name, arguments):
+            yield (*log[:i], (name, plain), *log[i + 1 :])
+
+
+def plainer(name: str, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Arguments of this operation that say less."""
+    if name in ("schedule", "commit") and arguments:
+        yield ()
+    if name == "commit":
+        for at, value in enumerate(arguments):
+            if value:
+                yield (*arguments[:at], type(value)(), *arguments[at + 1 :])
+            if isinstance(value, tuple) and len(value) > 1:
+                for i in range(len(value)):
+                    yield (*arguments[:at], value[:i] + value[i + 1 :], *arguments[at + 1 :])
+    elif name == "add":
+        prompt, output, *more = arguments
+        if more:
+            yield prompt, output
+        for at, plain in enumerate((1, None, 0)):
+            if len(more) == 3 and more[at] != plain:
+                yield prompt, output, *more[:at], plain, *more[at + 1 :]
+        for less in sorted({1, prompt // 2, prompt - 1} - {0, prompt}):
+            yield less, output, *more
+        for less in sorted({1, output // 2, output - 1} - {0, output}):
+            yield prompt, less, *more
+    elif name == "deny" and arguments[1] > 1:
+        yield arguments[0], 1
+
+
+PLAIN: dict[str, Any] = {
+    "artificial_preemption": None,
+    "delay_factor": 0.0,
+    "num_lookahead_slots": 0,
+    "priority": False,
+    "enable_chunked_prefill": False,
+    "watermark_blocks": 0,
+    "num_cpu_blocks": 0,
+    "vllm_v0": False,
+}
+"""The fields of a configuration that can be off."""
+
+
+def simpler(start: Setup) -> Iterator[Setup]:
+    """Starts with one feature off, or another mode."""
+    for name, off in PLAIN.items():
+        if getattr(start.config, name) != off:
+            with suppress(ConfigError):
+                yield Setup(attrs.evolve(start.config, **{name: off}), start.mode)
+    if start.mode == "any":
+        for mode in (None, "recompute", "swap"):
+            yield Setup(start.config, mode)
+
+
+def candidates(best: Failure) -> Iterator[tuple[Setup, Log]]:
+    """Runs that are shorter or plainer than this one."""
+    for log in shorter(best.log):
+        yield best.start, log
+    for start in simpler(best.start):
+        yield start, best.log
+    for log in smaller(best.log):
+        yield best.start, log
 
 
 def shrink(failure: Failure, seconds: float) -> Failure:
-    """The shortest log found in this time that fails in the same check."""
+    """The shortest run found in this time that fails in the same check."""
     until, best = time.monotonic() + seconds, failure
-    for _ in range(SETTLE_MAX):
-        before = best
-        for ways in (shorter, smaller):
-            again = True
-            while again:
-                again = False
-                for log in ways(best.log):
-                    if time.monotonic() > until:
-                        return best
-                    found = fails(best.start, log)
-                    if found is not None and found.check == best.check:
-                        best, again = found, True
-                        break
-        if best == before:
-            return best
+    again = True
+    while again:
+        again = False
+        for start, log in candidates(best):
+            if time.monotonic() > until:
+                return best
+            found = fails(start, log)
+            if found is not None and found.check == best.check:
+                best, again = found, True
+                break
     return best

@@ -3,7 +3,7 @@
 plan = schedule();  backend.execute(plan);  results = model.run(plan);  outcomes = commit(results);  backend.release(ended)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import attrs
@@ -13,6 +13,7 @@ from kvproof.backend_fake.model import request_key
 from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.scheduler import Outcome, Scheduler
+from kvproof.store.collections import row
 from kvproof.store.draft import State
 from kvproof.store.plan import Plan
 
@@ -40,9 +41,9 @@ class FakeEngine:
         self.watch = watch
         watch(self.scheduler.state)
 
-    def add(self, name: str, prompt_tokens: int, max_tokens: int, n: int = 1) -> int:
+    def add(self, name: str, prompt_tokens: int, max_tokens: int, n: int = 1, priority: int = 0, now: float = 0) -> int:
         """A new request; returns its group. After its first token it forks to n sequences, as far as there are seats."""
-        g = self.scheduler.add_request(prompt_tokens, max_tokens, n)
+        g = self.scheduler.add_request(prompt_tokens, max_tokens, n, priority=priority, now=now)
         self.model.add(g, request_key(name), prompt_tokens)
         if n > 1:
             self._to_fork[g] = n - 1
@@ -72,6 +73,21 @@ class FakeEngine:
             self.backend.release(g)
         self.watch(self.scheduler.state)
 
+    def _look_ahead(self, plan: Plan, decided: State, accept: Mapping[int, int]) -> list[tuple[int, int]]:
+        """(group, tokens) of those that decode and get more than one, which the model makes in the slots that they have."""
+        out = []
+        size = self.scheduler.config.block_size
+        for g in plan.decodes:
+            first = decided.members.get(g, ((0,), 1))[0][0]
+            length = self.model.sequences[g, first].length
+            slots = size * len(row(decided.table, g, first))
+            tokens = min(accept.get(g, 1), slots + 2 - length, decided.limit[g] - length + 1)
+            for _ in range(tokens - 1):
+                self.model.decode([g])
+            if tokens > 1:
+                out.append((g, tokens))
+        return out
+
     def _fork_new(self) -> None:
         """Whoever has its first token forks now, unless it has ended; a child for which there is no seat is left out."""
         for g in [g for g in self._to_fork if self.model.output(g)]:
@@ -81,13 +97,15 @@ class FakeEngine:
                 except Rejected:
                     break
 
-    def step(self) -> Step:
-        """One step. Raises `BackendError` if the plan is not safe."""
-        plan = self.scheduler.schedule()
+    def step(self, now: float = 0, accept: Mapping[int, int] | None = None) -> Step:
+        """One step. `accept`: how many tokens these get, if they have lookahead slots. Raises `BackendError`: an unsafe plan."""
+        plan = self.scheduler.schedule(now)
         decided = self.scheduler.state
         self.watch(decided)
         self.backend.execute(plan)
-        outcomes = self.scheduler.commit(self.model.run(plan))
+        results = self.model.run(plan)
+        accepted = self._look_ahead(plan, decided, accept) if accept else ()
+        outcomes = self.scheduler.commit(results, (), accepted)
         for outcome in outcomes:
             self.backend.release(outcome.group)
         self.watch(self.scheduler.state)
@@ -105,7 +123,8 @@ def alone(
     """
     if output_tokens == 0:
         return ((),)
-    tokens = prompt_tokens + output_tokens
+    longest = output_tokens + bool(forks)  # a child may be forked with the last token: one step more, and it is there
+    tokens = prompt_tokens + longest
     config = Config(
         num_gpu_blocks=-(-tokens // block_size) * (1 + len(forks)),
         num_cpu_blocks=0,
@@ -115,10 +134,10 @@ def alone(
         max_model_len=tokens,
     )
     engine = FakeEngine(config)
-    g = engine.add(name, prompt_tokens, output_tokens, 1)
+    g = engine.add(name, prompt_tokens, longest, 1)
     children = list(reversed(forks))
     while engine.scheduler.unfinished:
         engine.step()
         while children and children[-1][0] == engine.model.sequences[g, children[-1][1]].length < tokens:
             engine.fork(g, children.pop()[1])
-    return tuple(tuple(engine.model.output(g, q)) for q in range(1 + len(forks)))
+    return tuple(tuple(engine.model.output(g, q)[:output_tokens]) for q in range(1 + len(forks)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from kvproof.core.config import Config, ConfigError
+from kvproof.core.config import ArtificialPreemption, Config, ConfigError
 from kvproof.fields import Field, array, boolean, choice, integer, later, name, number, optional, record, text, wrong
 from kvproof.strictjson import ScenarioError, parse, read, show
 
@@ -37,7 +37,6 @@ OPS: dict[str, dict[str, Field]] = {
     "deny_append": {"count": Field(integer(1))},
 }
 """Operations of events, and the fields that they have beside step, op and id."""
-SUPPORTED = ("abort", "fork", "finish_seq")
 
 ARTIFICIAL = {
     "seed": Field(integer(0), 0),
@@ -60,13 +59,13 @@ CONFIG = {
     "max_num_seqs": Field(integer(1), None),
     "max_num_batched_tokens": Field(integer(1), None),
     "max_model_len": Field(integer(1), 2048),
-    "enable_chunked_prefill": Field(later(boolean, False), False),
-    "policy": Field(later(text, "fcfs"), "fcfs"),
+    "enable_chunked_prefill": Field(boolean, False),
+    "policy": Field(later(text, "fcfs", "priority"), "fcfs"),
     "preemption_mode": Field(later(choice(None, "recompute", "swap", "auto"), None, "recompute", "swap"), None),
-    "num_lookahead_slots": Field(later(integer(0), 0), 0),
-    "delay_factor": Field(later(number(0, 1e9), 0.0), 0.0),
+    "num_lookahead_slots": Field(integer(0, 2**10), 0),
+    "delay_factor": Field(number(0, 1e9), 0.0),
     "max_preemptions_per_request": Field(later(optional(integer(0)), None), None),
-    "artificial_preemption": Field(later(optional(_artificial), None), None),
+    "artificial_preemption": Field(optional(_artificial), None),
     "transfers": Field(later(choice("ordered", "fenced"), "ordered"), "ordered"),
     "transfer_latency_steps": Field(later(integer(0), 0), 0),
     "transfer_order_seed": Field(later(optional(integer(0)), None), None),
@@ -81,7 +80,7 @@ REQUEST = {
     "priority": Field(integer(-(2**40)), 0),
 }
 
-EVENT = {"step": Field(integer(0, STEP_MAX)), "op": Field(later(choice(*OPS), *SUPPORTED)), "id": Field(name)}
+EVENT = {"step": Field(integer(0, STEP_MAX)), "op": Field(choice(*OPS)), "id": Field(name)}
 
 RECORD_FIELDS = (
     *("step", "scheduled", "num_prefills", "preempted", "swap_out", "swap_in", "copy", "ignored", "finished"),
@@ -161,6 +160,11 @@ def parse_config(value: Any, path: str = "config") -> tuple[Config, str | None]:
             max_num_seqs=c["max_num_seqs"],
             max_num_batched_tokens=c["max_num_batched_tokens"],
             max_model_len=c["max_model_len"],
+            enable_chunked_prefill=c["enable_chunked_prefill"],
+            num_lookahead_slots=c["num_lookahead_slots"],
+            delay_factor=c["delay_factor"],
+            priority=c["policy"] == "priority",
+            artificial_preemption=c["artificial_preemption"] and ArtificialPreemption(**c["artificial_preemption"]),
             vllm_v0=c["profile"] == "vllm_v0",
         )
     except ConfigError as error:

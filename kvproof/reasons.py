@@ -23,7 +23,7 @@ def refused(d: Draft, g: int) -> str:
     tokens = d.prompt[g]
     if tokens > d.config.max_model_len:
         return f"prompt of {tokens} tokens exceeds max_model_len {d.config.max_model_len}"
-    if d.config.vllm_v0 and tokens > d.config.max_num_batched_tokens:
+    if d.config.vllm_v0 and not d.config.enable_chunked_prefill and tokens > d.config.max_num_batched_tokens:
         return f"prompt of {tokens} tokens exceeds max_num_batched_tokens {d.config.max_num_batched_tokens}"
     return f"prompt of {tokens} tokens needs {blocks_of(d.blocks_for(tokens))}, {pool(d)}"
 

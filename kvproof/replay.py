@@ -56,6 +56,8 @@ class Replay:
         self.group: dict[str, int] = {}
         self.name: dict[int, str] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.accept: dict[int, int] = {}  # tokens that groups are to get in this step, and the events that say so
+        self.accept_event: dict[int, int] = {}
         self.refused: dict[str, str] = {}  # at arrival, with the reason
         self.steps = 0
         self.step_limit = _step_limit(scenario)
@@ -71,10 +73,13 @@ class Replay:
             refused = self._arrive()
             skipped = self._happen()
             try:
-                step = self.engine.step()
+                step = self.engine.step(self.steps, self.accept)
             except BackendError as error:
                 yield self._error("backend", self.steps, kind=error.kind.name.lower(), detail=str(error))
                 return
+            if self.accept:
+                decoded = set(step.plan.decodes)
+                skipped = sorted(skipped + [index for g, index in self.accept_event.items() if g not in decoded])
             for outcome in step.outcomes:
                 self.outcomes[self.name[outcome.group]] = outcome
             self._compare_pools()
@@ -92,7 +97,9 @@ class Replay:
         while self.arrivals and self.arrivals[0].arrival_step <= self.steps:
             request = self.arrivals.popleft()
             try:
-                g = self.engine.add(request.id, request.prompt_tokens, request.output_tokens, request.n)
+                g = self.engine.add(
+                    request.id, request.prompt_tokens, request.output_tokens, request.n, request.priority, self.steps
+                )
             except Rejected as error:
                 self.refused[request.id] = str(error)
                 continue
@@ -102,24 +109,32 @@ class Replay:
     def _happen(self) -> list[int]:
         """Apply the events of this step; returns the indices of those that their request could not take."""
         skipped = []
+        self.accept.clear()
+        self.accept_event.clear()
         while self.events and self.events[0][1].step <= self.steps:
             index, event = self.events.popleft()
             try:
                 if event.id not in self.group:
                     raise Rejected("the request has not arrived")
-                self._apply(event, self.group[event.id])
+                self._apply(index, event, self.group[event.id])
             except Rejected:
                 skipped.append(index)
         return skipped
 
-    def _apply(self, event: Event, g: int) -> None:
+    def _apply(self, index: int, event: Event, g: int) -> None:
         """Raises `Rejected` where the request cannot take it."""
         if event.op == "abort":
             self.engine.abort(g)
         elif event.op == "fork":
             self.engine.fork(g, event.parent)
-        else:
+        elif event.op == "finish_seq":
             self.engine.finish(g, event.seq)
+        elif event.op == "preempt":
+            self.engine.scheduler.preempt(g, event.mode)
+        elif event.op == "deny_append":
+            self.engine.scheduler.deny_append(g, event.count)
+        else:
+            self.accept[g], self.accept_event[g] = event.tokens, index
 
     def _record(self, step: Step, refused: list[str], skipped: list[int]) -> Record:
         plan, state = step.plan, step.decided

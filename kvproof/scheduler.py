@@ -1,11 +1,12 @@
 """The embedding interface: a scheduler that an engine calls once per step. It holds one immutable state at a time.
 
-Not thread-safe: call it from one thread. A call that raises has changed nothing.
+Not thread-safe: call it from one thread. A call that raises has changed nothing, but for InvariantViolation.
 """
 
 from collections.abc import Iterable, Sequence
+from logging import DEBUG, INFO
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -13,13 +14,16 @@ from kvproof.core import groups, schedule
 from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
+from kvproof.logs import log, tell_pass
+from kvproof.observed import Observed
 from kvproof.reasons import reason
-from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, Policy, State, initial
+from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, BySize, Draft, Policy
 from kvproof.store.plan import Plan
 from kvproof.store.queues import Results
 
 first = itemgetter(0)  # the id in a result
 EVERYBODY = Results()
+PRIORITY_MAX = 2**40
 
 
 @attrs.frozen
@@ -47,48 +51,70 @@ class Outcome:
 
 def policy_of(preemption_mode: str | None) -> type[Policy]:
     """The policy for a `preemption_mode`: null recomputes a group of one sequence and swaps larger ones."""
+    if preemption_mode is None:
+        return BySize
     return AlwaysSwap if preemption_mode == "swap" else AlwaysRecompute
 
 
-class Scheduler:
-    """schedule() -> execute the plan -> commit(results), again and again; add_request and abort in between."""
+class Scheduler(Observed):
+    """schedule() -> execute the plan -> commit(results), again and again; add_request and abort in between.
 
-    def __init__(self, config: Config, preemption_mode: str | None = None, policy: Policy | None = None) -> None:
-        self.config = config
+    `keep_history`: of how many passes `history` can tell; `check`: evaluate the specification after every call (docs/embedding.md
+    says what both cost).
+    """
+
+    SMALL: ClassVar = {**Observed.SMALL, "_forced": {}}
+
+    def __init__(
+        self,
+        config: Config,
+        preemption_mode: str | None = None,
+        policy: Policy | None = None,
+        *,
+        keep_history: int = 0,
+        check: bool = False,
+    ) -> None:
+        super().__init__(config, keep_history, check)
         self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
-        self.state: State = initial(config)
         self._spare: Draft | None = None  # the last draft, if it can be reopened
-        self._busy = False
-        self._outcomes: list[Outcome] = []
-        self._preemptions: dict[int, dict[str, int]] = {}  # of the unfinished groups that had any
-        self._capped: set[int] = set()  # unfinished groups whose output max_model_len cuts short
-        self._dropped: dict[int, dict[int, int]] = {}  # of unfinished groups: sequence that has ended -> its tokens
+        self._forced: dict[int, int] = {}  # whom the next pass preempts first, and how
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy goes its own way from the same state."""
-        return {**self.__dict__, "_spare": None}
+        return {**super().__getstate__(), "_spare": None}
 
     def _open(self) -> Draft:
         """A draft of the state. One call at a time: a policy or an iterable must not call back."""
         if self._busy:
             raise Rejected("a call is in progress")
         self._busy = True
-        spare, self._spare = self._spare, None
-        d = spare.reopen() if spare is not None and spare.base is self.state else None
-        if d is None:
+        spare = self._spare
+        if spare is None or spare.base is not self.state or spare.reopen() is None:
             return Draft(self.state, self.policy)
-        d.policy = self.policy
-        return d
+        spare.policy = self.policy
+        return spare
 
     def _close(self, d: Draft) -> None:
         """Report who ended in this draft, forget them, and make the draft the state."""
-        for g, q in d.plan.drops:
-            self._dropped.setdefault(g, {})[q] = d.clock - d.born[g] if d.status[g] == Status.RUNNING else d.length[g]
+        plan = d.plan
+        if plan.drops:
+            for g, q in plan.drops:
+                self._accounts.dropped(g, q, d.clock - d.born[g] if d.status[g] == Status.RUNNING else d.length[g])
+        if plan.ends:
+            self._close_with_ends(d)
+        else:
+            self.state = d.close()
+            self._spare, self._busy = d, False
+
+    def _close_with_ends(self, d: Draft) -> None:
+        """The same, where somebody has ended."""
+        before, ended = self.state, []
         for g, status in d.plan.ends:
-            self._outcomes.append(self._outcome(d, g, Status(status)))
+            ended.append(self._outcome(d, g, Status(status)))
             groups.forget(d, g)
         self.state = d.close()
         self._spare, self._busy = d, False
+        self._report(before, ended)
 
     def _undo(self, d: Draft) -> None:
         """The call was rejected, or the caller's policy raised: it has changed nothing."""
@@ -97,19 +123,27 @@ class Scheduler:
 
     def _outcome(self, d: Draft, g: int, status: Status) -> Outcome:
         """What there is to say about g, which has ended in this draft."""
-        counts = self._preemptions.pop(g, {})
-        why = reason(self.state, d, g, status, g in self._capped)
-        self._capped.discard(g)
+        account = self._accounts.close(g)
+        why = reason(self.state, d, g, status, account.capped)
         prompt, length = d.prompt[g], d.length[g]
-        tokens = self._dropped.pop(g, {}) | dict.fromkeys(d.members.of(g), length)
+        tokens = dict(account.dropped) | dict.fromkeys(d.members.of(g), length)
         outputs = tuple(tokens[q] - prompt for q in sorted(tokens))
-        return Outcome(g, status, prompt, length, why, counts.get("recompute", 0), counts.get("swap", 0), outputs)
+        return Outcome(g, status, prompt, length, why, account.recomputed, account.swapped, outputs)
 
-    def add_request(self, prompt_tokens: int, max_tokens: int, n: int = 1, beam_width: int | None = None) -> int:
-        """A new request; returns its id. Each sequence ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0).
+    def add_request(
+        self,
+        prompt_tokens: int,
+        max_tokens: int,
+        n: int = 1,
+        beam_width: int | None = None,
+        priority: int = 0,
+        now: float = 0,
+    ) -> int:
+        """A new request; returns its id. A sequence ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0).
 
         n: the sequences that it will have once it has forked; it takes as many of `max_num_seqs` from its admission on (in V0
         one for each that lives). `beam_width`: it keeps so many, however many of its sequences have ended.
+        priority: smaller ones first, with `Config.priority`. now: the time of arrival, on the clock of `schedule`.
         """
         width = n if beam_width is None else beam_width
         for name, value in (("prompt_tokens", prompt_tokens), ("max_tokens", max_tokens), ("n", n), ("beam_width", width)):
@@ -118,58 +152,95 @@ class Scheduler:
         seats = 1 if self.config.vllm_v0 else max(n, width)
         if seats > self.config.max_num_seqs:
             raise Rejected(f"{seats} sequences exceed max_num_seqs {self.config.max_num_seqs}")
+        if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+            raise Rejected(f"priority must be an integer from -{PRIORITY_MAX} to {PRIORITY_MAX}")
         d = self._open()
         limit = prompt_tokens + max_tokens
         if not self.config.vllm_v0:
             limit = max(prompt_tokens + 1, min(limit, self.config.max_model_len))
         try:
-            g = groups.add(d, prompt_tokens, limit, seats, 1 if beam_width is None else seats)
+            reserve = 1 if beam_width is None else seats
+            g = groups.add(d, prompt_tokens, limit, seats, reserve, priority if self.config.priority else 0)
+            if self.config.delay_factor:
+                d.arrival[g] = now
         except BaseException:
             self._undo(d)
             raise
-        self._close(d)
         if limit < prompt_tokens + max_tokens:
-            self._capped.add(g)
+            self._accounts.cap(g)
+        self._close(d)
+        if self._check:
+            self._verify("add_request")
         return g
 
-    def schedule(self) -> Plan:
-        """Decide one step. Execute the plan, then `commit`. Never raises but for calling it twice without a commit."""
+    def schedule(self, now: float = 0) -> Plan:
+        """Decide one step. Execute the plan, then `commit`. Never raises but for calling it twice without a commit.
+
+        now: the time on any clock that does not go back; needed for `delay_factor` only.
+        """
         d = self._open()
         try:
-            schedule.schedule(d)
+            if self.config.delay_factor:
+                d.begin(now)
+            forced = tuple(self._forced.items()) if self._forced else schedule.NOBODY
+            schedule.schedule(d, forced)
+            self._forced = {}
         except BaseException:
             self._undo(d)
             raise
-        plan = d.plan
-        for g, mode in plan.victims:
-            counts = self._preemptions.setdefault(g, {})
-            counts[mode] = counts.get(mode, 0) + 1
+        draft, before = d.plan, self.state
+        if draft.victims:
+            for g, mode in draft.victims:
+                self._accounts.preempted(g, mode)
         self._close(d)
         state = self.state
-        return plan.close(state.epoch, state.running[1], state.prefilling[1], not state.prefilled)
+        plan = draft.close(state.epoch, state.running[1], state.prefilling[1], not state.prefilled, state.idle[1])
+        tally = self._tally
+        tally.passes += 1
+        if draft.pieces or draft.victims or draft.resumes or draft.copy:
+            tally.passed(plan, d.spent, len(state.sampling[1]))
+        else:
+            tally.decode_tokens += d.spent
+        if log.isEnabledFor(INFO if draft.victims else DEBUG):
+            tell_pass(before, state, plan)
+        if self._watched:
+            self._keep(plan)
+        return plan
 
-    def commit(self, results: Iterable[Sequence[int]] | None = None, ended: Iterable[tuple[int, int]] = ()) -> list[Outcome]:
+    def commit(
+        self,
+        results: Iterable[Sequence[int]] | None = None,
+        ended: Iterable[tuple[int, int]] = (),
+        accepted: Iterable[tuple[int, int]] = (),
+    ) -> list[Outcome]:
         """Take back the step's results: (id, token, ...) of each group that got a token, or None for "all of them".
 
         `ended`: (id, sequence) of those that the engine ended (a stop token, say). Returns everybody who ended since the last
-        commit. Who was scheduled for a token and has no result does not advance. A result of an aborted request is dropped;
+        commit. `accepted`: (id, tokens) of groups whose sequences got several tokens each, thanks to lookahead slots; what
+        exceeds their slots or their limit is left out. Who was scheduled for a token and has no result does not advance. A result
+        of an aborted request is dropped;
         one of a request that was never added raises Rejected.
         """
         ids = EVERYBODY if results is None else Results(map(first, results))
         ended = tuple(ended)
+        more = tuple((g, tokens - 1) for g, tokens in accepted)
         d = self._open()
         try:
             if ids.ids and ids.ids != self.state.running[1]:
                 for g in (max(ids.ids), min(ids.ids)):
                     if not 0 <= g < self.state.ticket:
                         raise Rejected(f"no request has the id {g}")
-            schedule.commit(d, ids, ended)
+            schedule.commit(d, ids, ended, more)
         except BaseException:
             self._undo(d)
             raise
         self._close(d)
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
+        if self._check:
+            self._verify("commit")
+        if not self._outcomes:
+            return []
+        outcomes, self._outcomes = self._outcomes, ()
+        return list(outcomes)
 
     def abort(self, g: int) -> None:
         """End a request now, in whatever status it is; its outcome comes with the next commit."""
@@ -180,6 +251,8 @@ class Scheduler:
             self._undo(d)
             raise
         self._close(d)
+        if self._check:
+            self._verify("abort")
 
     def fork(self, g: int, parent: int = 0) -> int:
         """A sequence of running group g forks; returns the child's index. Legal between commit and schedule.
@@ -193,7 +266,27 @@ class Scheduler:
             self._undo(d)
             raise
         self._close(d)
+        if self._check:
+            self._verify("fork")
         return child
+
+    def preempt(self, g: int, mode: str | None = None) -> None:
+        """The next pass preempts running request g before all else, by "recompute", by "swap", or (None) as the policy wishes."""
+        if self.state.status[g] != Status.RUNNING or self.state.issued:
+            raise Rejected("the request is not running, or a step is in flight")
+        self._forced = {**self._forced, g: (None, "recompute", "swap").index(mode)}
+
+    def deny_append(self, g: int, count: int = 1) -> None:
+        """For tests: the next `count` times that a pass asks whether g can append, the answer is no, as if blocks lacked."""
+        d = self._open()
+        try:
+            groups.deny_append(d, g, count)
+        except BaseException:
+            self._undo(d)
+            raise
+        self._close(d)
+        if self._check:
+            self._verify("deny_append")
 
     def finish(self, g: int, sequence: int = 0) -> None:
         """The engine ends one sequence of a running request between commit and schedule; the request goes with its last one.
@@ -207,6 +300,8 @@ class Scheduler:
             self._undo(d)
             raise
         self._close(d)
+        if self._check:
+            self._verify("finish")
 
     @property
     def unfinished(self) -> int:

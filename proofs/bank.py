@@ -193,10 +193,10 @@ def crowded(state: State, config: dict[str, Any], mode: str, recipe: list[Action
     for _ in range(r.choice((0, 1, 2, 2, 3))):
         prompt = r.choice((1, 2, 3, 5, 8))
         some: list[Action] = [("preempt", g) for g in state.running[1]] * 2
-        go(r.choice([*some, ("add", prompt, prompt + 5, 1, 1)]), r.choice(("swap", "swap", "recompute", mode)))
+        go(r.choice([*some, ("add", prompt, prompt + 5, 1, 1, 0)]), r.choice(("swap", "swap", "recompute", mode)))
     for _ in range(r.choice((0, 0, 1, 2, 3))):
         go(("schedule",), mode)
-        go(("commit", None, ()), mode)
+        go(("commit", None, (), ()), mode)
     frozen = freeze(state)
     edits: Edits = (("prefilled", 0, 1),) if r.random() < 0.4 else ()
     if edits and failed(invariants(View(thaw(edited(frozen, edits))))):

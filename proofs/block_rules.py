@@ -128,20 +128,21 @@ def on_gpu_only(d: Any, g: Any) -> Any:
 
 def ready(d: Any, g: Any, slack: int) -> Clauses:
     """The tables of a decoding group, before (slack 1) or after (slack 0) it got the slots of its next token."""
-    tokens, size = d.clock - d.born[g], d.config.block_size
+    tokens, most = d.clock - d.born[g], d.config.block_size + ownership.lookahead(d, g)
     return [
-        ("table_length: g", _rows(d, g, lambda q, n: both(n >= 1, tokens - slack <= d.span(n), d.span(n) < tokens + size))),
+        ("table_length: g", _rows(d, g, lambda q, n: both(n >= 1, tokens - slack <= d.span(n), d.span(n) < tokens + most))),
         ("helper: tables of g have one size", one_size(d, g)),
         ("ownership_by_status: g on the GPU", on_gpu_only(d, g)),
     ]
 
 
-def _room(d: Any, g: Any) -> Any:
-    tokens, copies = d.clock - d.born[g], d.table.pending_copies(g)
-    w = fresh("row")
-    assume(implies(d.members.n[g] >= 1, d.members.has_[g, w]))
-    full = tokens > d.span(d.table.size_[g, w])
-    return both(d.members.n[g] >= 1, d.gpu.n >= choose(full, d.members.n[g], copies))
+def _room(d: Any, g: Any, grows: Any) -> Any:
+    copies = d.table.pending_copies(g)
+    return both(d.members.n[g] >= 1, d.gpu.n >= choose(grows, d.members.n[g], copies))
+
+
+def _asked(d: Any, g: Any, grows: Any) -> Clauses:
+    return [("helper: asked for what is needed", _rows(d, g, lambda q, n: iff(grows, d.clock - d.born[g] > d.span(n))))]
 
 
 def _remaining(e: Any, g: Any, j: Any) -> tuple[Any, Any]:
@@ -222,10 +223,10 @@ APPEND = Contract(
         *effects.engine_knows(d, only(g)),
         *told_now(d, g),
         *ready(d, g, 1),
-        ("helper: asked for what is needed", _rows(d, g, lambda q, n: iff(grows, d.clock - d.born[g] > d.span(n)))),
+        *_asked(d, g, grows),
         ("helper: g decodes", both(d.status[g] == R, negate(d.prefilling.has_[g]))),
         ("victim_not_in_plan: g is no victim", negate(d.plan.victim[g])),
-        ("total: room for the slots of g", _room(d, g)),
+        ("total: room for the slots of g", _room(d, g, grows)),
     ],
     post=lambda d, e, g, grows: [
         *ownership.blocks(d),
@@ -244,6 +245,7 @@ APPEND = Contract(
             forall(1, lambda q: d.table.size_[g, q] >= e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]]),
         ),
     ],
+    lemma=_asked,
 )
 
 

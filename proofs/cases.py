@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import attrs
 
-from kvproof.proofs import block_rules, decisions, pass_rules, phase_rules, swap_rules, transitions
+from kvproof.proofs import block_rules, decisions, lookahead_rules, pass_rules, phase_rules, step_rules, swap_rules, transitions
 from kvproof.proofs.contracts import Contract
 from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.rules import Hoare
@@ -26,20 +26,25 @@ class Case:
 
 
 WEIGHTS = {
-    "schedule_prefills": 50.0,
+    "schedule_either": 60.0,
+    "step_of_prefills": 26.0,
+    "displace": 60.0,
+    "admit_waiting": 40.0,
+    "schedule_mixed": 50.0,
     "commit": 30.0,
     "schedule": 29.0,
     "move_group_in": 18.0,
     "append_slots": 16.0,
-    "preempt": 16.0,
+    "evict": 16.0,
     "serve": 13.0,
+    "serve_v0": 20.0,
     "move_group_out": 12.0,
 }
 
 
 def _of(contract: Contract) -> Case:
     def go() -> None:
-        run().notes.update(head=fresh("head"), line=fresh("line"))
+        run().notes.update(head=fresh("head"), line=fresh("line"), ahead=fresh("ahead"))
         contract.prove(ZDraft(Hoare()))
 
     return Case(contract.function, go, contract.uses, (contract.function,), WEIGHTS.get(contract.function, 1.0))
@@ -49,7 +54,7 @@ ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items(
 OTHERS = transitions.CASES | decisions.CASES
 ALL.update({name: Case(name, fn, uses, tuple(roots), WEIGHTS.get(name, 1.0)) for name, (fn, uses, *roots) in OTHERS.items()})
 
-TRANSITIONS = ("add", "fork", "finish_sequence", "abort", "forget", "schedule", "commit")
+TRANSITIONS = ("add", "fork", "finish_sequence", "deny_append", "abort", "forget", "schedule", "commit")
 """The public transitions: each must be a case."""
 
-__all__ = ["ALL", "TRANSITIONS", "Case", "pass_rules", "phase_rules", "swap_rules"]
+__all__ = ["ALL", "TRANSITIONS", "Case", "lookahead_rules", "pass_rules", "phase_rules", "step_rules", "swap_rules"]

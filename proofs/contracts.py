@@ -32,6 +32,10 @@ class Contract:
     """Does it return a truth value? Then `post` is told it, as its last argument."""
     cuts: Callable[..., Clauses] | None = None
     """What is proved at the end of the body and then used for `post`."""
+    laws: Callable[[Any], list[Any]] | None = None
+    """Laws of finite sets (`lemmas.py`) about the state in which it begins."""
+    lemma: Callable[..., Clauses] | None = None
+    """What callers prove and then use for `pre`."""
 
     @property
     def name(self) -> str:
@@ -47,6 +51,9 @@ class Contract:
         """The contract as a function: obligations, forgetting, facts."""
 
         def call(d: Any, *args: Any) -> Any:
+            for label, c in self.lemma(d, *args) if self.lemma is not None else []:
+                run().prove(f"{label} [before {self.function}]", c)
+                run().assume(c)
             for label, c in self.pre(d, *args):
                 run().prove(f"{label} [before {self.function}]", c)
             entry = d.snap()
@@ -54,6 +61,8 @@ class Contract:
             answer = (fresh_bool(self.function),) if self.answers else ()
             for _, c in self.post(d, entry, *args, *answer):
                 run().assume(c)
+            run().notes.setdefault("after", []).append(d.snap())
+            run().notes.setdefault("before", []).append((self.function, entry))
             return answer[0] if answer else None
 
         return call
@@ -62,6 +71,8 @@ class Contract:
         """The body keeps the contract. Run under `explore`, with the contracts it uses installed."""
         args = self.args(d)
         for _, c in self.pre(d, *args):
+            run().assume(c)
+        for c in self.laws(d) if self.laws is not None else []:
             run().assume(c)
         entry, before = d.snap(), d.versions()
         answer = self.real()(d, *args)
@@ -82,13 +93,18 @@ QUESTIONS = {
         "over_prompt_limit",
         "never_fits",
         "has_room",
+        "has_seats",
         "fits_budget",
         "outgrew_pool",
+        "to_return",
+        "touched",
         "host_blocks",
     ),
     "blocks": ("blocks_needed", "outgrown"),
-    "running": ("can_recompute", "can_swap"),
+    "running": ("can_recompute", "can_swap", "can_append"),
     "groups": ("unfinished",),
+    "swapping": ("may_come", "returning"),
+    "displacing": ("line_head", "lacking"),
 }
 """Functions of the core that only read: their branches are merged (`sym.merged`)."""
 

@@ -2,24 +2,24 @@
 
 from typing import Any
 
-from kvproof.core import admission, config, running, swapping
+from kvproof.core import admission, config, profiles, running, swapping
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.group_rules import in_running_phase, laws
 from kvproof.proofs.pass_rules import serve_pre
 from kvproof.proofs.phase_rules import in_swap_phase
-from kvproof.proofs.prefill_phase import in_admission, in_prefill_phase
+from kvproof.proofs.prefill_phase import in_prefill_phase
 from kvproof.proofs.rules import Hoare
 from kvproof.proofs.sym import SBool, SInt, fresh, fresh_bool, run
 from kvproof.spec import decisions
-from kvproof.spec.logic import both, iff, implies, negate
-from kvproof.spec.ownership import R, parameters
+from kvproof.spec.logic import both, either, iff, implies, negate
+from kvproof.spec.ownership import R, decodes, parameters
 
 
 def state(clauses: Any, *more: Any) -> Any:
     """Any state of which these clauses hold."""
     d: Any = ZDraft(Hoare())
-    run().notes.update(head=fresh("head"), line=fresh("line"))
+    run().notes.update(head=fresh("head"), line=fresh("line"), ahead=fresh("ahead"))
     for _, c in clauses(d):
         run().assume(c)
     for c in (*laws(d), d.span_rises(), *more):
@@ -35,11 +35,24 @@ def prove(clauses: Clauses, when: str) -> None:
 
 def case_admission() -> None:
     """The head of waiting."""
-    d = state(in_admission)
+    d = state(in_prefill_phase)
     e = d.snap()
     run().assume(d.waiting.n >= 1)
     g = e.waiting.first()
-    prove(decisions.admission(d, e, g, went_on=admission.admit_next(d)), "admit_next")
+    tokens, blocks = d.length[g], d.blocks_for(d.length[g])
+    refused = either(profiles.over_prompt_limit(d, g, tokens), profiles.never_fits(d, blocks))
+    for what, a, b in (  # cuts: each predicate is what the text says
+        ("its turn", profiles.first_in_line(d, g), negate(decisions.waits_its_turn(e, g, False))),
+        ("refused", refused, decisions.refusable(e, g)),
+        ("in the budget", profiles.fits_budget(d, g, tokens), decisions.in_budget(e, g, e.spent)),
+        ("in the pool", profiles.has_room(d, blocks), decisions.in_room(e, g)),
+    ):
+        same = iff(a, b) if what != "its turn" else either(e.plan.victim[g], iff(a, b))
+        run().prove(f"one_queue: {what}, as the text says [admit_next]", same)
+        run().assume(same)
+    went_on = admission.admit_next(d)
+    delay = run().notes.get("delayed", e.delay)  # what the step was told, if it asked
+    prove(decisions.admission(d, e, g, went_on, delay), "admit_next")
 
 
 def case_comeback() -> None:
@@ -81,7 +94,7 @@ class Wish:
     def __init__(self, swap: SBool) -> None:
         self.swap = swap
 
-    def swaps(self, g: Any) -> SBool:
+    def swaps(self, g: Any, sequences: Any) -> SBool:
         """The wish."""
         return self.swap
 
@@ -90,7 +103,8 @@ def case_mode() -> None:
     """A victim."""
     g: Any = fresh("g")
     d = state(in_running_phase)
-    run().assume(both(d.status[g] == R, negate(d.plan.grown[g])))
+    planned = either(d.plan.grown[g], d.plan.piece[g] != 0, d.sampling.has_[g])
+    run().assume(both(d.status[g] == R, negate(planned)))
     wish = fresh_bool("wish")
     d.policy = Wish(wish)
     e = d.snap()
@@ -106,13 +120,15 @@ def case_victim() -> None:
     e = d.snap()
     last = e.running.last()
     went_on = running.make_room(d, g, blocks)
-    prove(decisions.victim(d, e, g, blocks, last, went_on), "make_room")
+    prove(decisions.victim(d, e, g, last, went_on), "make_room")
+    granted = both(went_on, either(d.testing, iff(d.granted, blocks <= d.gpu.n)))
+    run().prove("total: it looks again [make_room]", either(negate(went_on), granted))
 
 
 def case_service() -> None:
     """A group that decodes, in the way of its profile."""
     g: Any = fresh("g")
-    d: Any = state(lambda d: serve_pre(d, g))
+    d: Any = state(lambda d: [*serve_pre(d, g), ("", decodes(d, g))])
     e = d.snap()
     if d.config.vllm_v0:
         running.serve_v0(d, g)
@@ -132,20 +148,49 @@ def case_config() -> None:
     """`Config` accepts exactly the sizes that the proofs assume, up to LARGEST, and in V0 a budget that holds every prompt."""
     d: Any = ZDraft(Hoare())
     c = d.config
-    names = ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs")
+    names = ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs", "num_lookahead_slots")
     fields: dict[str, Any] = {n: Whole(getattr(c, n).e) for n in (*names, "max_num_batched_tokens", "max_model_len")}
     odd: list[Any] = [2.0, "2", None, True]
     small = [getattr(c, n) <= config.LARGEST for n in ("num_gpu_blocks", "num_cpu_blocks")]
     right = both(parameters(d), *[getattr(c, n) <= config.LARGEST for n in fields])
-    v0 = bool(c.vllm_v0)
+    few = {n: fields[n] for n in ("num_gpu_blocks", "num_cpu_blocks")}
+    flags = {"vllm_v0": bool(c.vllm_v0), "enable_chunked_prefill": bool(c.enable_chunked_prefill)}
     for name in fields:
         for value in odd:
-            run().prove(f"total: {name} is a whole number [Config]", not accepts({**fields, name: value, "vllm_v0": v0}))
-    for value in (0, 1, "yes", None):
-        run().prove("total: vllm_v0 is true or false [Config]", not accepts({**fields, "vllm_v0": value}))
-    few = {n: fields[n] for n in ("num_gpu_blocks", "num_cpu_blocks")}
+            run().prove(f"total: {name} is a whole number [Config]", not accepts({**fields, **flags, name: value}))
+    for name in ("vllm_v0", "enable_chunked_prefill", "priority"):
+        for value in (0, 1, "yes", None):
+            run().prove(f"total: {name} is true or false [Config]", not accepts({**fields, name: value}))
+    for value in (-0.5, "1", True, None, float("nan"), float("inf")):
+        run().prove("total: delay_factor is a finite number [Config]", not accepts({**fields, "delay_factor": value}))
+    for value in (0.5, True, {}):
+        run().prove("total: artificial_preemption is one [Config]", not accepts({**fields, "artificial_preemption": value}))
+    for value in (-0.1, 1.5, "1", True, None, float("nan")):
+        run().prove("total: a probability is one [Config]", not probable(value))
+    run().prove("total: probabilities and factors that work [Config]", all(map(probable, (0, 0.5, 1))))
+    test = config.ArtificialPreemption()
+    right_too = implies(parameters(d), accepts({**few, "delay_factor": 0.5, "artificial_preemption": test}))
+    run().prove("total: a delay and a test that work [Config]", implies(both(*small), right_too))
     run().prove("total: the other fields have values that work [Config]", implies(both(parameters(d), *small), accepts(few)))
-    run().prove("total: accepted exactly if it can work [Config]", iff(accepts({**fields, "vllm_v0": v0}), right))
+    run().prove("total: accepted exactly if it can work [Config]", iff(accepts({**fields, **flags}), right))
+
+
+def probable(value: Any) -> bool:
+    """Is this the probability of an artificial preemption?"""
+    try:
+        config.ArtificialPreemption(probability=value)
+    except config.ConfigError:
+        return False
+    return True
+
+
+def case_standing() -> None:
+    """V0's running queue after a mixed step: the places of those not reached, back, decoding and in their prefills."""
+    g: Any = fresh("g")
+    d = state(in_prefill_phase)
+    run().assume(d.status[g] == R)
+    place = profiles.standing(d, g)
+    run().prove("one_queue: its place in V0's running queue [standing]", place == decisions.standing(d, g))
 
 
 def accepts(fields: dict[str, Any]) -> bool:
@@ -163,7 +208,12 @@ CASES: dict[str, Any] = {
     "piece": (case_piece, (), "compute_next"),
     "nobody_there": (case_nobody_there, (), "admit_next", "compute_next", "swap_in_next"),
     "mode": (case_mode, ("release", "move_group_out", "end"), "preempt"),
-    "victim": (case_victim, ("preempt",), "make_room"),
-    "service": (case_service, ("append_slots", "find_blocks"), "serve", "serve_v0"),
-    "config": (case_config, (), "_whole", "_flag", "_size", "Config.__attrs_post_init__"),
+    "victim": (case_victim, ("evict",), "make_room"),
+    "service": (case_service, ("append_slots", "find_blocks", "compute", "look_ahead"), "serve", "serve_v0"),
+    "standing": (case_standing, (), "standing"),
+    "config": (
+        case_config,
+        (),
+        *("_whole", "_flag", "_size", "_factor", "_share", "_artificial", "Config.__attrs_post_init__"),
+    ),
 }

@@ -5,15 +5,24 @@ from typing import Any
 import z3
 
 from kvproof.proofs.block_shapes import ZERO, Shape, ZMembers, ZRefs, ZStack, ZTable, assume, prove
-from kvproof.proofs.shapes import ZCalendar, ZQueue, ZTwin
+from kvproof.proofs.shapes import ZCalendar, ZIds, ZQueue, ZTwin
 from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified, run
 from kvproof.spec.domains import ARITY
-from kvproof.spec.logic import both, choose, implies, negate
+from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.store.draft import RANKS
 
 SPAN = z3.Function("span", z3.IntSort(), z3.IntSort())
-SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "spent", "epoch")
-MAPS = ("status", "key", "prompt", "length", "computed", "limit", "born", "seats", "reserve", "alarm", "expires")
-SHAPES = ("members", "table", "refs", "due", "expiry", "gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling")
+BLOCKS = z3.Function("blocks_for", z3.IntSort(), z3.IntSort())
+FULL = z3.Function("full_blocks", z3.IntSort(), z3.IntSort())
+TIMES = z3.Function("times", z3.IntSort(), z3.IntSort(), z3.IntSort())
+TRUTHS = ("issued", "prefilled", "granted", "stopped", "testing", "delay")
+SCALARS = ("clock", "ticket", "seqs", "decoders", "spent", "charged", "epoch", *TRUTHS)
+MAPS = (
+    *("status", "key", "prompt", "length", "computed", "limit", "born", "seats", "reserve", "priority", "ungiven"),
+    *("alarm", "expires"),
+)
+QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling", "idle")
+SHAPES = ("members", "table", "refs", "due", "expiry", "gpu", "cpu", *QUEUES)
 ALL = (*SCALARS, *MAPS, *SHAPES, "plan", "twin")
 
 
@@ -42,6 +51,9 @@ class ZSeats(ZMap):
 KINDS: dict[str, Any] = {"key": ZKey, "seats": ZSeats}
 
 
+FLAGS = ("enable_chunked_prefill", "priority", "vllm_v0")
+
+
 class ZConfig:
     """Any configuration that `Config` accepts."""
 
@@ -49,29 +61,32 @@ class ZConfig:
         for name in ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs"):
             setattr(self, name, fresh(name))
         self.max_num_batched_tokens, self.max_model_len = fresh("max_num_batched_tokens"), fresh("max_model_len")
-        self.vllm_v0 = fresh_bool("vllm_v0")
+        self.num_lookahead_slots = fresh("num_lookahead_slots")
+        for name in FLAGS:
+            setattr(self, name, fresh_bool(name))
 
 
 class ZPlan(Shape):
     """What a pass has decided so far, as the theorems speak of it."""
 
     parts = (
-        *("total", "victims", "ends", "pieces", "outs", "ins", "copies"),
-        *("victim", "ended_", "grown", "piece", "back"),
+        *("total", "victims", "left", "ends", "pieces", "outs", "ins", "copies"),
+        *("victim", "ended_", "grown", "piece", "first", "back"),
         *("told", "told_n", "out_of", "in_of", "copy_of", "copied_from"),
     )
 
     victim: ZMap
     ended_: ZMap
     grown: ZMap
+    first: ZMap
     back: ZMap
     out_of: ZMap
     in_of: ZMap
     copy_of: ZMap
 
     def __init__(self) -> None:
-        self.total = self.victims = self.ends = self.pieces = self.outs = self.ins = self.copies = ZERO
-        for name in ("victim", "ended_", "grown", "back"):
+        self.total = self.victims = self.left = self.ends = self.pieces = self.outs = self.ins = self.copies = ZERO
+        for name in ("victim", "ended_", "grown", "first", "back"):
             m = ZMap(name, 1, truth=True)
             m.fill(False)
             setattr(self, name, m)
@@ -87,11 +102,44 @@ class ZPlan(Shape):
 
     def contract(self) -> None:
         """Numbers of things are not negative."""
-        assume(both(*[getattr(self, p) >= 0 for p in ("victims", "ends", "pieces", "outs", "ins", "copies")]))
+        assume(both(*[getattr(self, p) >= 0 for p in ("victims", "left", "ends", "pieces", "outs", "ins", "copies")]))
 
     def nobody_preempted(self) -> Any:
         """No victim yet?"""
         return self.victims == 0
+
+    def evictions(self) -> Any:
+        """How many victims."""
+        return self.victims
+
+    def evicted(self, g: Any) -> Any:
+        """Is g a victim?"""
+        return self.victim[g]
+
+    def evicted_groups(self) -> ZIds:
+        """The victims."""
+        victim = self.victim.snap()
+        return ZIds(lambda g: victim[g])
+
+    def moves_out(self) -> Any:
+        """Has anybody been swapped out?"""
+        return self.left > 0
+
+    def prefilled(self, g: Any) -> Any:
+        """Has g a piece?"""
+        return self.piece[g] > 0
+
+    def started(self, g: Any) -> Any:
+        """Is it the first?"""
+        return self.first[g]
+
+    def returned(self, g: Any) -> Any:
+        """Has g come back?"""
+        return self.back[g]
+
+    def trimmed(self, g: Any, q: Any, n: Any) -> None:
+        """The engine cuts its table."""
+        self.told_n[g, q] = n
 
     def slot(self, g: Any, q: Any, i: Any, b: Any) -> None:
         """Announced: the i-th block of q is b. Obligation: i is in the announced table or appends to it."""
@@ -128,6 +176,7 @@ class ZPlan(Shape):
         """A prefill or a piece of one."""
         self.total = self.total + tokens
         self.piece[g] = tokens
+        self.first[g] = start == 0
         self.pieces = self.pieces + 1
 
     def resumed(self, g: Any) -> None:
@@ -138,6 +187,8 @@ class ZPlan(Shape):
         """A victim: the engine drops its table."""
         self.victim[g] = True
         self.victims = self.victims + 1
+        if mode == "swap":
+            self.left = self.left + 1
         self._drop(g)
 
     def ended(self, g: Any, outcome: Any) -> None:
@@ -157,7 +208,7 @@ class ZPlan(Shape):
 class AnyPolicy:
     """A policy may answer anything."""
 
-    def swaps(self, g: Any) -> SBool:
+    def swaps(self, g: Any, sequences: Any) -> SBool:
         """Anything."""
         return fresh_bool("policy")
 
@@ -170,8 +221,9 @@ class ZDraft:
         self.config = ZConfig()
         self.clock, self.ticket = fresh("clock"), fresh("ticket")
         self.seqs, self.decoders = fresh("seqs"), fresh("decoders")
-        self.spent, self.epoch = fresh("spent"), fresh("epoch")
-        self.issued, self.prefilled = fresh_bool("issued"), fresh_bool("prefilled")
+        self.spent, self.charged, self.epoch = fresh("spent"), fresh("charged"), fresh("epoch")
+        for name in TRUTHS:
+            setattr(self, name, fresh_bool(name))
         for name in MAPS:
             setattr(self, name, KINDS.get(name, ZMap)(name))
         self.members = ZMembers()
@@ -180,10 +232,11 @@ class ZDraft:
         self.due, self.expiry = ZCalendar("due", self.alarm), ZCalendar("expiry", self.expires)  # type: ignore[attr-defined]
         self.gpu, self.cpu = ZStack("gpu"), ZStack("cpu")
         key: ZMap = self.key  # type: ignore[attr-defined]
-        for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
+        for name in QUEUES:
             setattr(self, name, ZQueue(name, key, self.members, self.seats))  # type: ignore[attr-defined]
         self.plan, self.twin, self.policy = ZPlan(), ZTwin(), AnyPolicy()
         self._wire()
+        assume(SBool(z3.IntVal(0) == SPAN(0)))
 
     def _wire(self) -> None:
         """Shapes that read each other must read this draft's."""
@@ -192,7 +245,7 @@ class ZDraft:
         self.table.plan = self.plan
         self.gpu.refs = self.cpu.refs = self.refs
         self.due.at, self.expiry.at = self.alarm, self.expires  # type: ignore[attr-defined]
-        queues = tuple(getattr(self, n) for n in ("waiting", "running", "swapped", "prefilling", "sampling"))
+        queues = tuple(getattr(self, n) for n in QUEUES)
         for q in queues:
             q.key, q.members, q.seats = self.key, self.members, self.seats  # type: ignore[attr-defined]
         self.key.queues = self.seats.queues = queues  # type: ignore[attr-defined]
@@ -221,7 +274,7 @@ class ZDraft:
         """Forget these parts."""
         for name in names:
             if name in SCALARS:
-                setattr(self, name, fresh_bool(name) if name in ("issued", "prefilled") else fresh(name))
+                setattr(self, name, fresh_bool(name) if name in TRUTHS else fresh(name))
             else:
                 getattr(self, name).havoc()
 
@@ -255,9 +308,97 @@ class ZDraft:
     def blocks_for(self, tokens: Any) -> SInt:
         """The least number of blocks that holds the tokens (at least one token)."""
         prove("requires: blocks_for: at least one token", tokens >= 1)
-        r = fresh("blocks")
-        assume(both(r >= 1, self.span(r) >= tokens, self.span(r - 1) < tokens))
+        return self.blocks_of(tokens)
+
+    def full_blocks(self, tokens: Any) -> SInt:
+        """The most blocks that the tokens fill."""
+        prove("requires: full_blocks: not less than no token", tokens >= 0)
+        return self.full_of(tokens)
+
+    def blocks_of(self, tokens: Any) -> SInt:
+        """blocks_for, where a clause asks for it: of no tokens it says nothing."""
+        r = SInt(BLOCKS(tokens.e))
+        assume(implies(tokens >= 1, both(r >= 1, self.span(r) >= tokens, self.span(r - 1) < tokens)))
         return r
+
+    def full_of(self, tokens: Any) -> SInt:
+        """full_blocks, where a clause asks for it: of a negative number it says nothing."""
+        r = SInt(FULL(tokens.e))
+        assume(implies(tokens >= 0, both(r >= 0, self.span(r) <= tokens, self.span(r + 1) > tokens)))
+        return r
+
+    def per_sequence(self, g: Any, blocks: Any) -> SInt:
+        """`blocks` for each live sequence of g: a product, of which no more is known than what it is for one."""
+        n = self.members.n[g]
+        b = blocks.e if isinstance(blocks, SInt) else z3.IntVal(blocks)
+        product = SInt(TIMES(n.e, b))
+        if not quantified():
+            assume(
+                both(implies(n == 1, product == blocks), implies(blocks == 1, product == n), implies(blocks == 0, product == 0))
+            )
+            assume(implies(both(n >= 0, blocks >= 0), product >= 0))
+        return product
+
+    # Priorities.
+
+    ranks = RANKS
+
+    def rank(self, g: Any) -> SInt:
+        """The place of g in policy order."""
+        return self.priority[g] * RANKS + g  # type: ignore[attr-defined, no-any-return]
+
+    def behind(self, g: Any) -> tuple[SInt, SInt]:
+        """Blocks and seats of the running groups that rank below g."""
+        blocks, seats = fresh("blocks_behind"), fresh("seats_behind")
+        assume(both(blocks >= 0, seats >= 0))
+        return blocks, seats
+
+    def sort_running(self) -> None:
+        """What runs, in policy order."""
+        self._arrange("running")
+
+    def sort_waiting(self) -> None:
+        """What waits, in policy order."""
+        self._arrange("waiting")
+
+    def arrange_running(self, standing: Any) -> None:
+        """What runs, in any order."""
+        self._arrange("running")
+
+    def _arrange(self, name: str) -> None:
+        """New keys behind all others, or the old ones, for those in the queue."""
+        queue = getattr(self, name)
+        old, ticket = self.key.snap(), self.ticket  # type: ignore[attr-defined]
+        self.key.havoc()  # type: ignore[attr-defined]
+        self.ticket = fresh("ticket")
+        key = self.key  # type: ignore[attr-defined]
+
+        def there(g: Any) -> Any:
+            return choose(queue.has_[g], both(key[g] >= ticket, key[g] < self.ticket), key[g] == old[g])
+
+        def apart(g: Any, h: Any) -> Any:
+            return implies(both(queue.has_[g], queue.has_[h], key[g] == key[h]), g == h)
+
+        same = forall(1, lambda g: key[g] == old[g], lambda g: [[key[g]]])
+        new = both(forall(1, there, lambda g: [[key[g]]]), forall(2, apart, lambda g, h: [[key[g], key[h]]]))
+        assume(both(self.ticket >= ticket, either(both(self.ticket == ticket, same), new)))
+
+    # Delay, and tests of engines.
+
+    def delayed(self) -> SBool:
+        """Anything."""
+        self.delay = run().notes["delayed"] = fresh_bool("delay")
+        return self.delay
+
+    def mark_admission(self) -> None:
+        """Nothing that is known here."""
+
+    def denies(self, g: Any) -> SBool:
+        """Anything."""
+        return fresh_bool("denied")
+
+    def refuse_appends(self, g: Any, count: Any) -> None:
+        """Nothing that is known here."""
 
     def drop_group(self, g: Any) -> None:
         """Every map forgets g."""

@@ -13,11 +13,6 @@ FORGOTTEN = (
 )
 SAME = "Where the mutant takes the other branch the two numbers are equal, and both branches compute that many tokens."
 WHOLE = "Where the mutant takes the other branch the prompt is as long as the whole budget, and fits exactly if nothing is spent."
-ASKED = (
-    "find_blocks asks the same question again: if the blocks are free it evicts nobody, ends nobody (what is held and what is "
-    "free are no more than the pool) and says yes. The mutant asks it where there is no need."
-)
-CHANGES = (" or find_blocks(d, g, blocks): without blocks <= d.gpu.n", ": to <", ": to ==", ": - 1")
 ARGUMENTS: Arguments = {
     ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
     "The line is read by the proofs, for which the group has no member before it.",
@@ -35,16 +30,10 @@ ARGUMENTS: Arguments = {
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> WAITING"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> FINISHED_IGNORED"): FORGOTTEN,
     ("schedule.schedule", "drop d.spent = 0"): "A draft begins with 0 spent (store/draft.py). The line is read by the proofs.",
-    ("admission.compute_next", "d.prefilling.first: the other end"): "At most one prefill is unfinished (an invariant).",
-    ("admission.compute_next", "rest <= left: to <"): SAME,
-    ("admission.compute_next", "rest <= left: - 1"): SAME,
-    ("admission.admit", "tokens > d.config.max_num_batched_tokens: to >="): SAME,
-    ("admission.admit", "tokens > d.config.max_num_batched_tokens: - 1"): SAME,
+    ("admission.compute", "rest <= left: to <"): SAME,
+    ("admission.compute", "rest <= left: - 1"): SAME,
     ("profiles.fits_budget", "tokens > d.config.max_num_batched_tokens: to >="): WHOLE,
     ("profiles.fits_budget", "tokens > d.config.max_num_batched_tokens: - 1"): WHOLE,
-    ("swapping.swap_in_next", "d.spent + count: + to -"): "Both conditions on tokens are never true: a decode step has spent no "
-    "more than the running sequences, and max_num_seqs <= max_num_batched_tokens; so the one on seats decides.",
-    **{(f"running.{f}", f"blocks <= d.gpu.n{change}"): ASKED for f in ("serve", "serve_v0") for change in CHANGES},
 }
 """(module.function, change) -> why the functions that run do the same."""
 

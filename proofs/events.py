@@ -33,6 +33,7 @@ LIVE = (
     "swapped",
     "prefilling",
     "sampling",
+    "idle",
     "plan",
 )
 
@@ -44,7 +45,7 @@ def start() -> Any:
         run().assume(c)
     for c in laws(d):
         run().assume(c)
-    run().notes.update(head=fresh("head"), line=fresh("line"))
+    run().notes.update(head=fresh("head"), line=fresh("line"), ahead=fresh("ahead"))
     return d
 
 
@@ -69,9 +70,11 @@ def guarded(enabled: Any, fn: Any, *args: Any) -> Any:
 def case_add() -> None:
     """A new request waits."""
     d, prompt, limit, seats, reserve = start(), fresh("prompt"), fresh("limit"), fresh("seats"), fresh("reserve")
+    priority: Any = fresh("priority")
     e = d.snap()
     enabled = both(prompt >= 1, limit > prompt, reserve >= 1, reserve <= seats, seats <= d.config.max_num_seqs)
-    g = guarded(enabled, groups.add, d, prompt, limit, seats, reserve)
+    enabled = both(enabled, d.ticket < d.ranks)
+    g = guarded(enabled, groups.add, d, prompt, limit, seats, reserve, priority)
     prove(effects.everything(d), "after add")
     prove(
         [
@@ -83,16 +86,18 @@ def case_add() -> None:
                     d.length[g] == prompt,
                     d.prompt[g] == prompt,
                     d.limit[g] == limit,
-                    both(d.members.n[g] == 1, d.seats[g] == seats, d.reserve[g] == reserve),
+                    both(d.members.n[g] == 1, d.seats[g] == seats, d.reserve[g] == reserve, d.priority[g] == priority),
                     both(g == e.ticket, d.ticket == e.ticket + 1),
                 ),
             ),
             effects.moves(d, e, (Status.ABSENT, W)),
             (
-                "one_queue: at the end of the line",
+                "one_queue: at its place in line: V0 at the end, kvproof behind all of no lower priority",
                 forall(
                     1,
-                    lambda t: implies(both(unfinished(d, t), t != g), d.key[t] < d.key[g]),
+                    lambda t: implies(
+                        both(unfinished(d, t), t != g, either(d.config.vllm_v0, d.priority[t] <= priority)), d.key[t] < d.key[g]
+                    ),
                     lambda t: [[d.status[t]], [d.key[t]]],
                 ),
             ),
@@ -116,7 +121,7 @@ def case_abort() -> None:
             ),
             (
                 "recompute_keeps_output: its tokens stay, without one that may be in the making",
-                d.length[g] == tokens_of(e, g) - choose(e.sampling.has_[g], 1, 0),
+                d.length[g] == tokens_of(e, g),
             ),
         ],
         "after abort",
@@ -191,7 +196,16 @@ def case_fork() -> None:
                     ),
                 ),
             ),
-            ("fork_shares: it costs no block", both(d.gpu.n == e.gpu.n, d.cpu.n == e.cpu.n)),
+            ("fork_shares: it costs no block", both(d.gpu.n >= e.gpu.n, d.cpu.n == e.cpu.n)),
+            (
+                "fork_shares: both end with the tokens so far",
+                either(
+                    e.members.n[g] > 1,
+                    d.config.num_lookahead_slots == 0,
+                    t.size_[g, child] == 1,
+                    d.span(t.size_[g, child]) < d.clock - d.born[g] - 1 + d.config.block_size,
+                ),
+            ),
             (
                 "fork_shares: it is a new live sequence",
                 both(d.members.has_[g, child], negate(e.members.has_[g, child]), d.members.n[g] == e.members.n[g] + 1),
@@ -204,6 +218,14 @@ def case_fork() -> None:
         ],
         "after fork",
     )
+
+
+def case_deny_append() -> None:
+    """An event that changes nothing but answers of later passes, which are arbitrary here."""
+    d, g, count = start(), fresh("g"), fresh("count")
+    before = d.versions()
+    guarded(both(unfinished(d, g), count >= 1), groups.deny_append, d, g, count)
+    run().prove("total: nothing else changes [after deny_append]", d.versions() == before)
 
 
 def case_finish_sequence() -> None:
@@ -255,12 +277,12 @@ def case_outgrown() -> None:
     """kvproof: a running group of one sequence ends for capacity exactly when its next block would exceed the pool."""
     d: Any = ZDraft(Hoare())
     g: Any = fresh("g")
-    run().notes.update(head=fresh("head"), line=fresh("line"), served=g)
+    run().notes.update(head=fresh("head"), line=fresh("line"), ahead=fresh("ahead"), served=g)
     for _, c in serve_pre(d, g):
         run().assume(c)
     for c in laws(d):
         run().assume(c)
-    run().assume(both(d.members.n[g] == 1, negate(d.config.vllm_v0)))
+    run().assume(both(d.members.n[g] == 1, negate(d.config.vllm_v0), negate(d.testing), d.config.num_lookahead_slots == 0))
     e, q = d.snap(), d.members.first(g)
     size = d.table.size_[g, q]
     boundary = d.clock - d.born[g] > d.span(size)

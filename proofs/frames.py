@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses
-from kvproof.proofs.sym import forall
+from kvproof.proofs.sym import forall, fresh
 from kvproof.spec import effects, ownership
-from kvproof.spec.logic import both, either, implies
+from kvproof.spec.logic import both, choose, either, implies
 
 BLOCKS = ("table", "refs", "gpu", "cpu")
 
@@ -57,8 +58,8 @@ def frame_others(d: Any, e: Any, g: Any) -> Clauses:
     ]
 
 
-PLAN_NUMBERS = ("total", "victims", "ends", "pieces", "outs", "ins", "copies")
-PLAN_MAPS = ("victim", "ended_", "piece", "back", "out_of", "in_of", "copy_of", "copied_from", "grown")
+PLAN_NUMBERS = ("total", "victims", "left", "ends", "pieces", "outs", "ins", "copies")
+PLAN_MAPS = ("victim", "ended_", "piece", "first", "back", "out_of", "in_of", "copy_of", "copied_from", "grown")
 
 
 def kept(name: str, new: Any, old: Any, g: Any = None) -> tuple[str, Any]:
@@ -118,4 +119,32 @@ def others_read_same(d: Any, e: Any, g: Any) -> Clauses:
                 lambda b: [[d.plan.copy_of[b]], [e.plan.copy_of[b]]],
             ),
         )
+    ]
+
+
+# --- who has no siblings -------------------------------------------------------------------------------------------------
+def exclusive(d: Any, g: Any) -> Any:
+    """All blocks of g have one reference."""
+    return forall(
+        2, lambda q, i: implies(d.table.live(g, q, i), d.refs.of[d.table.at[g, q, i]] == 1), lambda q, i: [[d.table.at[g, q, i]]]
+    )
+
+
+def alone(d: Any, g: Any) -> Clauses:
+    """A cut in two steps: a block of g with two references has another entry, of a live sequence of g at the same index; so all
+    blocks of a group of one sequence are its own."""
+    t, m = d.table, d.members
+
+    def other(q: Any, i: Any) -> Any:
+        b = t.at[g, q, i]
+        k = choose(t.rank[g, q, i] == 0, 1, 0)
+        p, j = t.owner_q[b, k], t.owner_i[b, k]
+        entry = both(t.owner_g[b, k] == g, j == i, t.live(g, p, j), t.at[g, p, j] == b, m.has_[g, p], t.rank[g, p, j] == k)
+        return implies(both(t.live(g, q, i), d.refs.of[b] != 1), entry)
+
+    w = fresh("sole")
+    assume(implies(m.n[g] == 1, forall(1, lambda q: implies(m.has_[g, q], q == w), lambda q: [[m.has_[g, q]]])))
+    return [
+        ("helper: cut: shared with a sibling", forall(2, other, lambda q, i: [[t.at[g, q, i]]])),
+        ("helper: cut: without siblings all is its own", implies(m.n[g] == 1, exclusive(d, g))),
     ]

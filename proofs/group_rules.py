@@ -4,16 +4,25 @@ from typing import Any
 
 from kvproof.core.status import Status
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.frames import BLOCKS, PLAN_NUMBERS, frame_others, kept, others_keep_tables
-from kvproof.proofs.sym import forall, fresh, run
+from kvproof.proofs.frames import BLOCKS, PLAN_NUMBERS, alone, frame_others, kept, others_keep_tables
+from kvproof.proofs.sym import forall, fresh, fresh_bool, run
 from kvproof.spec import effects
-from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.spec.invariants import whole_prompts
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes, tokens_of, unfinished
 
-QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling")
+QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling", "idle")
 LEAVE = (*BLOCKS, "status", "length", "seqs", "decoders", "due", "expiry", *QUEUES, "plan")
-PREEMPT = (*LEAVE, "computed", "key", "ticket", "spent", "twin")
-SERVE = (*PREEMPT, "alarm")
+EVICT = (*LEAVE, "computed", "key", "ticket", "twin")
+PREEMPT = (*EVICT, "spent", "granted")
+COMPUTE = ("computed", "spent", "decoders", "plan", "prefilling", "born", "alarm", "due", "expires", "expiry", "sampling")
+SERVE = (*dict.fromkeys((*PREEMPT, *COMPUTE, "stopped", "ungiven", "charged")),)
+
+
+PLAN_BUT_PIECES = (
+    *("victims", "left", "ends", "outs", "ins", "copies"),
+    *("victim", "ended_", "grown", "back", "out_of", "in_of", "copy_of", "copied_from"),
+)
 
 
 def laws(d: Any) -> list[Any]:
@@ -28,6 +37,8 @@ def laws(d: Any) -> list[Any]:
         d.running.live - d.prefilling.live >= decoding,
         d.running.live <= d.running.weight,
         d.prefilling.live >= d.prefilling.n,
+        d.sampling.live <= d.running.live - d.prefilling.live,
+        d.sampling.live >= d.sampling.n,
         either(d.running.n != 0, both(d.running.weight == 0, d.running.live == 0)),
         forall(1, lambda g: implies(d.running.has_[g], d.seats[g] <= d.running.weight), lambda g: [[d.running.has_[g]]]),
         forall(
@@ -144,6 +155,7 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
             (
                 "total",
                 "victims",
+                "left",
                 "pieces",
                 "outs",
                 "ins",
@@ -151,6 +163,7 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
                 "victim",
                 "grown",
                 "piece",
+                "first",
                 "back",
                 "out_of",
                 "in_of",
@@ -160,10 +173,18 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
         ),
         *bucket_shrinks(d, e),
         ("ownership_by_status: ended as said", d.status[g] == outcome),
-        ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g) - choose(e.sampling.has_[g], 1, 0)),
+        ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g)),
         (
             "helper: others sample on",
             forall(1, lambda h: either(h == g, d.sampling.has_[h] == e.sampling.has_[h]), lambda h: [[d.sampling.has_[h]]]),
+        ),
+        (
+            "helper: others are idle on",
+            forall(1, lambda h: either(h == g, d.idle.has_[h] == e.idle.has_[h]), lambda h: [[d.idle.has_[h]]]),
+        ),
+        (
+            "helper: sequences that sample",
+            d.sampling.live == e.sampling.live - choose(e.sampling.has_[g], e.members.n[g], 0),
         ),
         ("infeasible_refused: reported", both(d.plan.ends == e.plan.ends + 1, d.plan.ended_[g])),
         (
@@ -187,53 +208,158 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
 
 END = Contract("groups", "end", LEAVE, _end_pre, _end_post, lambda d: (fresh("g"), fresh("outcome")), uses=("release",))
 
-# --- preempt ---------------------------------------------------------------------------------------
+# --- what holds all through a pass -----------------------------------------------------------------
 RUN_MOVES = ((R, W), (R, S), (R, Status.FINISHED_CAPACITY))
 
 
-def in_running_phase(d: Any) -> Clauses:
-    """What holds all through the running phase."""
+def in_pass(d: Any) -> Clauses:
+    """What holds all through a pass, whatever it has decided so far."""
+    p, c = d.plan, d.config
     return [
         *effects.everything(d, in_pass=True),
         ("helper: no step is issued", negate(d.issued)),
-        effects.decode_budget(d),
         *effects.victims(d),
-        ("no_swap_both_ways: nothing comes in", both(d.plan.ins == 0, d.plan.pieces == 0)),
+        effects.prefills_exclusive(d),
         (
             "victim_not_in_plan: counted",
             both(
-                either(d.plan.victims >= 1, d.plan.outs == 0),
-                forall(1, lambda t: implies(d.plan.victim[t], d.plan.victims >= 1), lambda t: [[d.plan.victim[t]]]),
+                either(p.victims >= 1, p.left == 0),
+                either(p.left >= 1, p.outs == 0),
+                forall(
+                    1,
+                    lambda t: implies(p.victim[t], both(p.victims >= 1, either(d.status[t] == W, p.left >= 1))),
+                    lambda t: [[p.victim[t]]],
+                ),
             ),
         ),
+        ("no_swap_both_ways: nothing comes in after a preemption", either(c.vllm_v0, p.victims == 0, p.ins == 0)),
         (
-            "victim_not_in_plan: who has slots runs",
-            forall(1, lambda t: implies(d.plan.grown[t], d.status[t] == R), lambda t: [[d.plan.grown[t]]]),
-        ),
-        (
-            "victim_not_in_plan: nobody resumed or prefilled",
+            "victim_not_in_plan: who is in the plan runs",
             forall(
-                1, lambda t: both(negate(d.plan.back[t]), d.plan.piece[t] == 0), lambda t: [[d.plan.back[t]], [d.plan.piece[t]]]
+                1,
+                lambda t: both(
+                    implies(either(p.grown[t], p.back[t], p.piece[t] != 0), d.status[t] == R),
+                    p.piece[t] >= 0,
+                    implies(d.idle.has_[t], c.vllm_v0),
+                ),
+                lambda t: [[p.grown[t]], [p.back[t]], [p.piece[t]], [d.idle.has_[t]]],
             ),
         ),
-        ("helper: nobody samples yet", forall(1, lambda t: negate(d.sampling.has_[t]), lambda t: [[d.sampling.has_[t]]])),
+        ("budget_exact: never above the limit", both(d.spent >= 0, d.spent <= c.max_num_batched_tokens)),
     ]
 
 
-def _preempt_post(d: Any, e: Any, g: Any) -> Clauses:
+def in_running_phase(d: Any) -> Clauses:
+    """What holds all through the running phase: nobody has come in; nobody but V0 has computed a part of a prompt."""
+    p, c = d.plan, d.config
+    pieces = both(c.vllm_v0, c.enable_chunked_prefill)
+    return [
+        *in_pass(d),
+        whole_prompts(d),
+        effects.decode_budget(d),
+        ("no_swap_both_ways: nothing comes in", both(p.ins == 0, either(pieces, both(p.pieces == 0, p.total == 0)))),
+        (
+            "victim_not_in_plan: nobody resumed or prefilled",
+            forall(
+                1,
+                lambda t: both(negate(p.back[t]), either(pieces, both(p.piece[t] == 0, negate(d.sampling.has_[t])))),
+                lambda t: [[p.back[t]], [p.piece[t]], [d.sampling.has_[t]]],
+            ),
+        ),
+    ]
+
+
+# --- a piece of a prompt ---------------------------------------------------------------------------
+def _compute_post(d: Any, e: Any, g: Any, rest: Any) -> Clauses:
+    p, o = d.plan, e.plan
+    left = d.config.max_num_batched_tokens - e.spent
+    amount = choose(rest <= left, rest, left)
+    done = rest <= left
+    return [
+        *in_pass(d),
+        *others_same(d, e, g, ("computed", "born", "alarm", "expires")),
+        *others_in_prefill(d, e, g),
+        *plan_keeps(d, e, PLAN_BUT_PIECES),
+        ("budget_exact: charged what it computes", both(d.spent == e.spent + amount, p.total == o.total + amount, amount >= 1)),
+        (
+            "budget_exact: the plan says so",
+            both(p.piece[g] == amount, p.pieces == o.pieces + 1, d.computed[g] == e.computed[g] + amount),
+        ),
+        kept("helper: others' pieces", p.piece, o.piece, g),
+        kept("helper: others' first pieces", p.first, o.first, g),
+        ("helper: is it the first piece?", iff(p.first[g], e.computed[g] == 0)),
+        ("recompute_keeps_output: it decodes after its last token", iff(d.prefilling.has_[g], negate(done))),
+        ("recompute_keeps_output: and samples then", iff(d.sampling.has_[g], either(done, e.sampling.has_[g]))),
+        (
+            "helper: others sample on",
+            forall(1, lambda h: either(h == g, d.sampling.has_[h] == e.sampling.has_[h]), lambda h: [[d.sampling.has_[h]]]),
+        ),
+        (
+            "helper: counted",
+            both(
+                d.prefilling.n == e.prefilling.n - choose(done, 1, 0),
+                d.decoders == e.decoders + choose(done, d.members.n[g], 0),
+                d.sampling.live == e.sampling.live + choose(done, d.members.n[g], 0),
+                d.sampling.n == e.sampling.n + choose(done, 1, 0),
+            ),
+        ),
+        ("recompute_keeps_output: its tokens stay", tokens_of(d, g) == tokens_of(e, g)),
+        (
+            "table_length: its alarm rings later, if it has not its token before",
+            implies(done, d.alarm[g] >= d.clock + choose(d.config.enable_chunked_prefill, 1, 0)),
+        ),
+        *[(name, implies(d.config.enable_chunked_prefill, clause)) for name, clause in bucket_shrinks(d, e)],
+    ]
+
+
+COMPUTE_CONTRACT = Contract(
+    "admission",
+    "compute",
+    COMPUTE,
+    lambda d, g, rest: [
+        *in_pass(d),
+        ("helper: g is in its prefill", both(d.status[g] == R, d.prefilling.has_[g], negate(d.plan.victim[g]))),
+        ("helper: what is left of it", rest == d.length[g] - d.computed[g]),
+        ("budget_exact: some budget is left", d.spent < d.config.max_num_batched_tokens),
+    ],
+    _compute_post,
+    lambda d: (fresh("g"), fresh("rest")),
+    lemma=lambda d, g, rest: alone(d, g),
+)
+
+
+# --- preempt ---------------------------------------------------------------------------------------
+def _evict_post(d: Any, e: Any, g: Any, wish: Any) -> Clauses:
     p, o = d.plan, e.plan
     return [
-        *in_running_phase(d),
+        *in_pass(d),
         *others_same(d, e, g, ("status", "length", "computed", "key")),
         *others_keep_tables(d, e, g),
         *others_in_prefill(d, e, g),
-        *plan_keeps(d, e, ("total", "pieces", "ins", "grown", "piece", "back", "in_of", "copy_of", "copied_from", "copies")),
+        *plan_keeps(
+            d,
+            e,
+            ("total", "pieces", "ins", "grown", "piece", "first", "back", "in_of", "copy_of", "copied_from", "copies"),
+        ),
         *bucket_shrinks(d, e),
+        (
+            "helper: who samples and who is idle does on",
+            forall(
+                1,
+                lambda h: both(d.sampling.has_[h] == e.sampling.has_[h], either(h == g, d.idle.has_[h] == e.idle.has_[h])),
+                lambda h: [[d.sampling.has_[h]], [d.idle.has_[h]]],
+            ),
+        ),
+        ("helper: sequences that sample", d.sampling.live == e.sampling.live),
         (
             "status_graph: a running group leaves",
             either(d.status[g] == W, d.status[g] == S, d.status[g] == Status.FINISHED_CAPACITY),
         ),
         ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g)),
+        (
+            "recompute_keeps_output: what is swapped counts as computed",
+            implies(d.status[g] == S, d.computed[g] == choose(e.prefilling.has_[g], e.computed[g], tokens_of(e, g))),
+        ),
         (
             "victim_not_in_plan: others' victims",
             forall(1, lambda h: either(h == g, p.victim[h] == o.victim[h]), lambda h: [[p.victim[h]]]),
@@ -245,12 +371,16 @@ def _preempt_post(d: Any, e: Any, g: Any) -> Clauses:
                 both(negate(p.victim[g]), p.victims == o.victims, p.ends == o.ends + 1),
             ),
         ),
+        ("victim_not_in_plan: counted", p.left == o.left + choose(d.status[g] == S, 1, 0)),
+        ("victim_not_in_plan: it is named", iff(p.victim[g], either(d.status[g] == W, d.status[g] == S))),
         (
             "helper: one less runs",
             both(
                 d.running.n == e.running.n - 1,
                 d.swapped.n >= e.swapped.n,
+                d.waiting.n >= e.waiting.n,
                 d.prefilling.n == e.prefilling.n - choose(e.prefilling.has_[g], 1, 0),
+                d.decoders == e.decoders - choose(e.prefilling.has_[g], 0, e.members.n[g]),
             ),
         ),
         (
@@ -267,19 +397,37 @@ def _preempt_post(d: Any, e: Any, g: Any) -> Clauses:
     ]
 
 
-PREEMPT_CONTRACT = Contract(
+EVICT_CONTRACT = Contract(
     "running",
-    "preempt",
-    PREEMPT,
-    pre=lambda d, g: [
-        *in_running_phase(d),
-        ("helper: the victim runs", both(d.status[g] == R)),
-        ("victim_not_in_plan: the victim has no new slots", negate(d.plan.grown[g])),
+    "evict",
+    EVICT,
+    pre=lambda d, g, wish: [
+        *in_pass(d),
+        ("helper: the victim runs", d.status[g] == R),
+        (
+            "victim_not_in_plan: the victim is not in the plan",
+            both(negate(d.plan.grown[g]), d.plan.piece[g] == 0, negate(d.plan.back[g]), negate(d.sampling.has_[g])),
+        ),
+        ("no_swap_both_ways: nothing has come in", d.plan.ins == 0),
     ],
-    post=_preempt_post,
-    args=lambda d: (fresh("g"),),
+    post=_evict_post,
+    args=lambda d: (fresh("g"), fresh_bool("wish")),
     uses=("release", "move_group_out", "end"),
 )
+
+
+def who_goes_is_named(d: Any, e: Any) -> tuple[str, Any]:
+    """Who ran and waits or is swapped is a victim, and victims stay victims."""
+    p, o = d.plan, e.plan
+
+    def clause(t: Any) -> Any:
+        gone = both(e.status[t] == R, either(d.status[t] == W, d.status[t] == S))
+        return both(implies(gone, p.victim[t]), implies(o.victim[t], p.victim[t]))
+
+    return (
+        "victim_not_in_plan: who goes is named",
+        forall(1, clause, lambda t: [[p.victim[t]], [o.victim[t]], [d.status[t]], [e.status[t]]]),
+    )
 
 
 def no_new_tables(d: Any, e: Any) -> tuple[str, Any]:

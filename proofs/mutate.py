@@ -151,8 +151,8 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
         "running",
         "can_swap",
         "named: a pool level read after the swap",
-        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.n",
-        "    return host_blocks(d, g, d.clock - d.born[g]) <= d.cpu.n + d.table.distinct(g)",
+        "    return host_blocks(d, g) <= d.cpu.n",
+        "    return host_blocks(d, g) <= d.cpu.n + d.table.distinct(g)",
     ),
     (
         "running",
@@ -179,7 +179,7 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
         "running",
         "uncharge",
         "named: budget not given back",
-        "    if not d.prefilling.has(g):\n        d.spent -= d.members.count(g)",
+        "    if not d.config.vllm_v0 and not d.prefilling.has(g):\n        d.spent -= d.members.count(g)",
         "    return",
     ),
     (

@@ -12,21 +12,25 @@ from kvproof.spec import decisions, effects
 from kvproof.spec.check import head, lists, representation
 from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
-from kvproof.spec.readings import Has
+from kvproof.spec.readings import Default, Has
 from kvproof.store.versions import NAMES
 
 ENABLED: dict[str, Callable[..., bool]] = {
-    "add": lambda e, prompt, limit, seats, reserve: (
+    "add": lambda e, prompt, limit, seats, reserve, priority: (
         prompt >= 1 and limit > prompt and 1 <= reserve <= seats <= e.config.max_num_seqs
     ),
     "abort": lambda e, g: bool(unfinished(e, g)),
     "fork": lambda e, g, parent: bool(
-        not e.issued and decodes(e, g) and e.members.has_[g, parent] and e.seqs < e.config.max_num_seqs
+        not e.issued
+        and decodes(e, g)
+        and e.members.has_[g, parent]
+        and (e.members.n[g] != e.seats[g] or e.seqs < e.config.max_num_seqs)
     ),
     "finish_sequence": lambda e, g, q: e.status[g] == R and e.members.has_[g, q],
     "forget": lambda e, g: e.status[g] >= Status.FINISHED_STOPPED,
-    "schedule": lambda e: not e.issued,
-    "commit": lambda e, got, ended: e.issued,
+    "schedule": lambda e, forced=(): not e.issued,
+    "commit": lambda e, got, ended, more: e.issued,
+    "deny_append": lambda e, g, count: bool(unfinished(e, g)) and count >= 1,
     **dict.fromkeys(STEP, lambda e, *x: True),
 }
 
@@ -37,16 +41,20 @@ def _nobody_else(d: Any, e: Any, g: int) -> Clause:
 
 
 def _add(d: Any, e: Any, x: Any, g: int) -> list[Clause]:
-    right = (Status.ABSENT, W, x[0], x[0], x[1], x[2], x[3], e.ticket, e.ticket + 1)
-    last = d.forall("group", lambda t: t == g or not unfinished(d, t) or d.key[t] < d.key[g])
+    right = (Status.ABSENT, W, x[0], x[0], x[1], x[2], x[3], x[4], e.ticket, e.ticket + 1)
+    before = d.forall(
+        "group",
+        lambda t: t == g or not unfinished(d, t) or not (d.config.vllm_v0 or d.priority[t] <= x[4]) or d.key[t] < d.key[g],
+    )
     return [
         (
             "status_graph: it waits, with its prompt",
-            (e.status[g], d.status[g], d.length[g], d.prompt[g], d.limit[g], d.seats[g], d.reserve[g], g, d.ticket) == right,
+            (e.status[g], d.status[g], d.length[g], d.prompt[g], d.limit[g], d.seats[g], d.reserve[g], d.priority[g], g, d.ticket)
+            == right,
         ),
         effects.moves(d, e, (Status.ABSENT, W)),
         _nobody_else(d, e, g),
-        ("one_queue: at the end of the line", last),
+        ("one_queue: at its place in line", before),
     ]
 
 
@@ -54,7 +62,7 @@ def _abort(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     return [
         ("ownership_by_status: aborted", d.status[x[0]] == Status.FINISHED_ABORTED),
         _nobody_else(d, e, x[0]),
-        ("recompute_keeps_output: its tokens stay", d.length[x[0]] == tokens_of(e, x[0]) - e.sampling.has_[x[0]]),
+        ("recompute_keeps_output: its tokens stay", d.length[x[0]] == tokens_of(e, x[0])),
     ]
 
 
@@ -66,8 +74,11 @@ def _fork(d: Any, e: Any, x: Any, child: int) -> list[Clause]:
     g, parent = x
     born = d.members.has_[g, child] and not e.members.has_[g, child] and d.members.n[g] == e.members.n[g] + 1
     return [
-        ("fork_shares: both read the same", _row(d, g, child) == _row(d, g, parent) == _row(e, g, parent)),
-        ("fork_shares: it costs no block", (d.gpu.n, d.cpu.n) == (e.gpu.n, e.cpu.n)),
+        (
+            "fork_shares: both read the same",
+            _row(d, g, child) == _row(d, g, parent) == _row(e, g, parent)[: d.table.size_[g, parent]],
+        ),
+        ("fork_shares: it costs no block", d.gpu.n >= e.gpu.n and d.cpu.n == e.cpu.n),
         ("fork_shares: it is a new live sequence", born),
         (
             "budget_exact: it takes a seat of its group, or one more",
@@ -111,18 +122,19 @@ def _heads(d: Any) -> list[int]:
 
 def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     p = d.plan
+    calm = not e.testing and not (x and x[0])
     return [
-        *of_pass(d, e),
+        *of_pass(d, e, calm),
         *lists(p.source),
-        *head(d, e),
-        *(c for g in _heads(d) for c in decisions.turns(d, e, g)),
+        *(head(d, e) if calm else ()),
+        *(c for g in _heads(d) for c in decisions.turns(d, e, g, calm)),
         ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
         effects.prefills_exclusive(d),
     ]
 
 
 def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
-    got, ended = x
+    got, ended, more = x
     below = d.forall("group", lambda g: not decodes(d, g) or d.clock - d.born[g] < d.limit[g])
 
     def asked(g: int) -> bool:
@@ -132,7 +144,7 @@ def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         return e.status[g] != R or not e.members.has_[g, q] or d.status[g] != R or not d.members.has_[g, q]
 
     return [
-        *of_commit(d, e, Has(e.running.ids if got is None else got)),
+        *of_commit(d, e, Has(e.running.ids if got is None else got), Default(dict(more), 0)),
         ("total: no step is in flight", not d.issued),
         effects.moves(d, e, (R, Status.FINISHED_STOPPED), (R, Status.FINISHED_LENGTH_CAPPED)),
         ("helper: everybody is below its limit", below),
@@ -147,10 +159,10 @@ def _last(e: Any) -> int:
 
 
 STEPS: dict[str, Callable[..., list[Clause]]] = {
-    "admit_next": lambda d, e, x, r: decisions.admission(d, e, e.waiting.ids[0], r),
+    "admit_next": lambda d, e, x, r: decisions.admission(d, e, e.waiting.ids[0], r, e.delay),
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
-    "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], x[1], _last(e), r),
+    "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], _last(e), r),
     "serve": lambda d, e, x, r: decisions.service(d, e, x[0]),
 }
 AFTER: dict[str, Callable[..., list[Clause]]] = {
@@ -161,6 +173,7 @@ AFTER: dict[str, Callable[..., list[Clause]]] = {
     "forget": _forget,
     "schedule": _schedule,
     "commit": _commit,
+    "deny_append": lambda d, e, x, r: [_nobody_else(d, e, -1)],
 }
 
 

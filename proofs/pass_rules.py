@@ -6,15 +6,17 @@ from kvproof.core.status import Status
 from kvproof.proofs.block_rules import CONTRACTS
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.group_rules import (
+    COMPUTE_CONTRACT,
     END,
+    EVICT_CONTRACT,
     PREEMPT,
-    PREEMPT_CONTRACT,
     RUN_MOVES,
     SERVE,
     bucket_shrinks,
     in_running_phase,
     laws,
     no_new_tables,
+    who_goes_is_named,
 )
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
@@ -38,7 +40,7 @@ def since(d: Any, e: Any) -> Clauses:
             "helper: who runs keeps its key and phase",
             forall(
                 1,
-                lambda t: implies(d.status[t] == R, both(d.key[t] == e.key[t], d.prefilling.has_[t] == e.prefilling.has_[t])),
+                lambda t: implies(d.status[t] == R, both(d.key[t] == e.key[t], phase(d, e, t))),
                 lambda t: [[d.status[t]]],
             ),
         ),
@@ -56,16 +58,17 @@ def since(d: Any, e: Any) -> Clauses:
         ),
         (
             "helper: only more preempted or ended",
-            both(p.victims >= o.victims, p.ends >= o.ends, d.swapped.n >= e.swapped.n, p.total == o.total),
+            both(p.victims >= o.victims, p.ends >= o.ends, d.swapped.n >= e.swapped.n, p.total >= o.total),
         ),
         ("helper: nobody enters its prefill", d.prefilling.n <= e.prefilling.n),
         (
             "no_deadlock: the head keeps running or ends",
-            implies(both(negate(d.config.vllm_v0), first), either(d.status[head] == R, p.ends > o.ends)),
+            implies(both(negate(d.config.vllm_v0), negate(d.testing), first), either(d.status[head] == R, p.ends > o.ends)),
         ),
         ("helper: nobody runs, nobody is preempted", either(e.running.n >= 1, both(p.victims == o.victims, p.ends == o.ends))),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         no_new_tables(d, e),
+        who_goes_is_named(d, e),
         *bucket_shrinks(d, e),
         (
             "helper: nobody runs, nothing changes",
@@ -84,17 +87,54 @@ def since(d: Any, e: Any) -> Clauses:
     ]
 
 
+def phase(d: Any, e: Any, t: Any) -> Any:
+    """t is in its prefill if it was; V0 computes parts of prompts in the running phase."""
+    ended = both(d.config.vllm_v0, d.config.enable_chunked_prefill, e.prefilling.has_[t])
+    return either(d.prefilling.has_[t] == e.prefilling.has_[t], ended)
+
+
+def _same_g(d: Any, e: Any, g: Any) -> Any:
+    return both(
+        d.prefilling.has_[g] == e.prefilling.has_[g],
+        d.computed[g] == e.computed[g],
+        d.length[g] == e.length[g],
+        d.plan.piece[g] == e.plan.piece[g],
+        d.sampling.has_[g] == e.sampling.has_[g],
+        d.idle.has_[g] == e.idle.has_[g],
+    )
+
+
+def others_planned(d: Any, e: Any, g: Any) -> Any:
+    """Nobody else has got slots or a piece, or become idle."""
+    p, o = d.plan, e.plan
+    return forall(
+        1,
+        lambda h: either(
+            h == g,
+            both(
+                implies(p.grown[h], o.grown[h]),
+                p.piece[h] == o.piece[h],
+                implies(d.idle.has_[h], e.idle.has_[h]),
+                implies(d.sampling.has_[h], e.sampling.has_[h]),
+            ),
+        ),
+        lambda h: [[p.grown[h]], [p.piece[h]], [d.idle.has_[h]], [d.sampling.has_[h]]],
+    )
+
+
 def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
     run().notes["served"] = g
     t, s = d.table, e.table
     return [
         *in_running_phase(d),
         *since(d, e),
-        ("helper: g still runs", both(d.status[g] == R, negate(d.prefilling.has_[g]), negate(d.plan.grown[g]))),
+        ("helper: g still runs", both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]))),
         (
-            "helper: who has slots has them",
-            forall(1, lambda h: d.plan.grown[h] == e.plan.grown[h], lambda h: [[d.plan.grown[h]]]),
+            "total: granted if there is room",
+            both(implies(d.granted, blocks <= d.gpu.n), either(d.testing, d.granted, blocks > d.gpu.n)),
         ),
+        ("victim_not_in_plan: nobody enters the plan", others_planned(d, e, g)),
+        ("budget_exact: V0 charges as it goes", either(negate(d.config.vllm_v0), d.spent == e.spent)),
         ("helper: the tables of g stay", forall(1, lambda q: t.size_[g, q] == s.size_[g, q], lambda q: [[t.size_[g, q]]])),
         (
             "helper: the entries of g stay",
@@ -118,9 +158,9 @@ def _make_room_cuts(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
             implies(foreign, both(t.live(h, q, i), t.at[h, q, i] == b, h == t.group_of[b])),
         ),
         ("no_deadlock: the owner of a GPU block runs", implies(foreign, d.status[h] == R)),
-        ("no_deadlock: first and last is alone", implies(both(first, blocks > d.gpu.n), alone)),
+        ("no_deadlock: first and last is alone", implies(both(first, negate(d.granted)), alone)),
         ("no_deadlock: alone, it holds all that is used", implies(alone, d.refs.used_gpu <= d.table.held[g])),
-        ("no_deadlock: alone, it finds room", implies(both(first, fits), blocks <= d.gpu.n)),
+        ("no_deadlock: alone, it finds room", implies(both(first, fits, negate(d.testing)), d.granted)),
     ]
 
 
@@ -131,11 +171,21 @@ def serve_pre(d: Any, g: Any) -> Clauses:
     """When a group is served: in the running phase, it decodes, and who has slots already ranks before it."""
     return [
         *in_running_phase(d),
-        ("helper: g decodes", decodes(d, g)),
-        ("victim_not_in_plan: g has no new slots", negate(d.plan.grown[g])),
+        ("helper: g decodes", either(decodes(d, g), both(d.config.vllm_v0, d.status[g] == R))),
+        ("budget_exact: g is charged already", either(d.config.vllm_v0, d.members.n[g] <= d.spent)),
+        (
+            "victim_not_in_plan: g has no new slots",
+            both(negate(d.plan.grown[g]), d.plan.piece[g] == 0, negate(d.sampling.has_[g]), negate(d.idle.has_[g])),
+        ),
         (
             "victim_not_in_plan: who has slots ranks before g",
-            forall(1, lambda t: implies(d.plan.grown[t], d.key[t] < d.key[g]), lambda t: [[d.plan.grown[t]], [d.key[t]]]),
+            forall(
+                1,
+                lambda t: implies(
+                    either(d.plan.grown[t], d.plan.piece[t] != 0, d.sampling.has_[t], d.idle.has_[t]), d.key[t] < d.key[g]
+                ),
+                lambda t: [[d.plan.grown[t]], [d.plan.piece[t]], [d.sampling.has_[t]], [d.idle.has_[t]], [d.key[t]]],
+            ),
         ),
     ]
 
@@ -144,12 +194,9 @@ def _serve_post(d: Any, e: Any, g: Any) -> Clauses:
     return [
         *in_running_phase(d),
         *since(d, e),
-        ("table_length: g has its slots", implies(d.status[g] == R, d.alarm[g] > d.clock)),
+        ("table_length: g has its slots", implies(decodes(d, g), d.alarm[g] > d.clock)),
         ("helper: others' alarms", forall(1, lambda h: either(h == g, d.alarm[h] == e.alarm[h]), lambda h: [[d.alarm[h]]])),
-        (
-            "victim_not_in_plan: only g has new slots",
-            forall(1, lambda h: implies(d.plan.grown[h], either(h == g, e.plan.grown[h])), lambda h: [[d.plan.grown[h]]]),
-        ),
+        ("victim_not_in_plan: only g enters the plan", others_planned(d, e, g)),
     ]
 
 
@@ -162,11 +209,12 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
         *since(d, e),
         (
             "total: if it found them g goes on, else it has left",
-            choose(found, both(d.status[g] == R, negate(d.prefilling.has_[g]), d.gpu.n >= blocks), d.status[g] != R),
+            choose(found, both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]), d.gpu.n >= blocks), d.status[g] != R),
         ),
+        ("budget_exact: V0 charges as it goes", either(negate(d.config.vllm_v0), d.spent == e.spent)),
         (
-            "helper: who has slots has them",
-            forall(1, lambda h: d.plan.grown[h] == e.plan.grown[h], lambda h: [[d.plan.grown[h]]]),
+            "victim_not_in_plan: nobody enters the plan",
+            both(others_planned(d, e, g), implies(d.status[g] != R, d.plan.piece[g] == 0)),
         ),
         (
             "helper: the tables of g stay",
@@ -186,7 +234,7 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
         ),
         (
             "victim_is_last: it is recomputed only if blocks lack without it",
-            implies(both(d.status[g] == W, single), d.gpu.n - s.held[g] < blocks),
+            implies(both(d.status[g] == W, single, negate(d.testing)), d.gpu.n - s.held[g] < blocks),
         ),
         (
             "infeasible_refused: nobody is evicted for it",
@@ -199,15 +247,23 @@ FIND_CONTRACT = Contract(
     "running",
     "find_blocks",
     PREEMPT,
-    lambda d, g, blocks: [*serve_pre(d, g), ("total: they are missing", blocks > d.gpu.n)],
+    lambda d, g, blocks: [*serve_pre(d, g), ("total: they are missing", either(d.testing, blocks > d.gpu.n))],
     _find_post,
     lambda d: (fresh("g"), fresh("blocks")),
-    uses=("preempt", "end"),
+    uses=("evict", "end"),
     answers=True,
 )
 SERVE_CONTRACT, SERVE_V0_CONTRACT = (
-    Contract("running", name, SERVE, serve_pre, _serve_post, lambda d: (fresh("g"),), uses=("append_slots", "find_blocks"))
-    for name in ("serve", "serve_v0")
+    Contract(
+        "running",
+        name,
+        SERVE,
+        lambda d, g, v0=v0: [*serve_pre(d, g), ("helper: in its profile", d.config.vllm_v0 == v0)],
+        _serve_post,
+        lambda d: (fresh("g"),),
+        uses=("append_slots", "find_blocks", "compute", "look_ahead"),
+    )
+    for name, v0 in (("serve", False), ("serve_v0", True))
 )
-for _c in (END, PREEMPT_CONTRACT, FIND_CONTRACT, SERVE_CONTRACT, SERVE_V0_CONTRACT):
+for _c in (END, COMPUTE_CONTRACT, EVICT_CONTRACT, FIND_CONTRACT, SERVE_CONTRACT, SERVE_V0_CONTRACT):
     CONTRACTS[_c.function] = _c

@@ -6,14 +6,24 @@ from kvproof.core.status import Status
 from kvproof.proofs.block_rules import CONTRACTS
 from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.frames import BLOCKS
-from kvproof.proofs.group_rules import QUEUES, SERVE, in_running_phase, laws, no_new_tables, others_same
+from kvproof.proofs.frames import BLOCKS, alone
+from kvproof.proofs.group_rules import (
+    QUEUES,
+    SERVE,
+    in_pass,
+    in_running_phase,
+    laws,
+    no_new_tables,
+    others_same,
+    who_goes_is_named,
+)
 from kvproof.proofs.pass_rules import since
 from kvproof.proofs.prefill_phase import before_running
-from kvproof.proofs.prefill_rules import ADMIT_CONTRACT, SCHEDULE_PREFILLS, _idle_blocked, _owner_runs
+from kvproof.proofs.prefill_rules import ADMIT_CONTRACT, ADMIT_WAITING, GO_ON, SCHEDULE_PREFILLS, _owner_runs, leads
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec import decisions, effects
+from kvproof.spec.invariants import whole_prompts
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes
 
@@ -31,13 +41,17 @@ def _sweep_inv(d: Any, e: Any, passed: Any) -> Clauses:
         ),
         (
             "victim_not_in_plan: only who was served has new slots",
-            forall(1, lambda t: implies(d.plan.grown[t], passed[t]), lambda t: [[d.plan.grown[t]]]),
+            forall(
+                1,
+                lambda t: implies(either(d.plan.grown[t], d.plan.piece[t] != 0, d.sampling.has_[t], d.idle.has_[t]), passed[t]),
+                lambda t: [[d.plan.grown[t]], [d.plan.piece[t]], [d.sampling.has_[t]], [d.idle.has_[t]]],
+            ),
         ),
     ]
 
 
 RULES["serve"] = Rule(SERVE, _sweep_inv, laws=laws)
-RULES["serve_all"] = Rule(SERVE, _sweep_inv, laws=laws)
+RULES["serve_all"] = RULES["serve_asked"] = Rule(SERVE, _sweep_inv, laws=laws)
 
 
 def _running_post(d: Any, e: Any) -> Clauses:
@@ -48,11 +62,12 @@ def _running_post(d: Any, e: Any) -> Clauses:
         (
             "no_deadlock: a token, an end, or a prefill to go on with",
             implies(
-                both(negate(d.config.vllm_v0), e.running.n >= 1),
+                both(negate(d.config.vllm_v0), negate(d.testing), e.running.n >= 1),
                 either(d.spent >= 1, d.plan.ends > e.plan.ends, d.prefilling.n >= 1),
             ),
         ),
         ("budget_exact: never above the limit", both(d.spent <= d.config.max_num_batched_tokens, d.spent >= 0)),
+        ("helper: nothing runs, nothing spent", either(d.config.vllm_v0, d.running.n >= 1, d.spent == 0)),
     ]
 
 
@@ -77,10 +92,11 @@ SCHEDULE_RUNNING = Contract(
     "running",
     "schedule_running",
     SERVE,
-    lambda d: [*before_running(d), *_pick_head(d)],
+    lambda d: before_running(d),
     _running_post,
     lambda d: (),
     uses=("serve", "serve_v0"),
+    laws=lambda d: [*laws(d), *[law for _, law in _pick_head(d)]],
 )
 
 # --- swap-in ---------------------------------------------------------------------------------------
@@ -101,30 +117,30 @@ SWAP = (
     *QUEUES,
     "plan",
     "twin",
+    "computed",
+    "charged",
+    "ungiven",
 )
 
 
 def in_swap_phase(d: Any) -> Clauses:
     """What holds all through the swap-ins of a pass."""
-    p = d.plan
+    p, mixed = d.plan, d.config.enable_chunked_prefill
     return [
-        *effects.everything(d, in_pass=True),
-        ("helper: no step is issued", negate(d.issued)),
+        *in_pass(d),
+        whole_prompts(d),
         effects.decode_budget(d),
         effects.nobody_due(d),
-        ("no_swap_both_ways: nobody was preempted", both(p.victims == 0, p.outs == 0, p.pieces == 0, p.total == 0)),
-        ("budget_exact: never above the limit", both(d.spent >= 0, d.spent <= d.config.max_num_batched_tokens)),
+        ("helper: nothing runs, nothing spent", either(d.config.vllm_v0, d.running.n >= 1, d.spent == 0)),
+        ("no_swap_both_ways: nothing has gone out", both(p.left == 0, either(d.config.vllm_v0, p.victims == 0))),
+        ("helper: pieces only in a mixed step", either(mixed, both(p.pieces == 0, p.total == 0))),
         (
-            "helper: no victims, no prefills",
-            forall(
-                1,
-                lambda t: both(
-                    negate(p.victim[t]),
-                    p.piece[t] == 0,
-                    negate(d.sampling.has_[t]),
-                    implies(either(p.grown[t], p.back[t]), d.status[t] == R),
+            "helper: prefills only in a mixed step",
+            either(
+                mixed,
+                forall(
+                    1, lambda t: both(p.piece[t] == 0, negate(d.sampling.has_[t])), lambda t: [[p.piece[t]], [d.sampling.has_[t]]]
                 ),
-                lambda t: [[p.victim[t]], [p.piece[t]], [d.sampling.has_[t]], [p.grown[t]], [p.back[t]]],
             ),
         ),
     ]
@@ -137,17 +153,31 @@ def swapped_since(d: Any, e: Any) -> Clauses:
         effects.tokens_kept(d, e),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         no_new_tables(d, e),
+        who_goes_is_named(d, e),
         (
             "helper: only more",
-            both(d.spent >= e.spent, d.plan.ends >= e.plan.ends, d.waiting.n == e.waiting.n, d.prefilling.n == e.prefilling.n),
+            both(
+                d.spent >= e.spent,
+                d.plan.ends >= e.plan.ends,
+                d.plan.victims == e.plan.victims,
+                d.waiting.n == e.waiting.n,
+                d.prefilling.n >= choose(mixed(d), 0, e.prefilling.n),
+                d.running.n >= e.running.n,
+            ),
+        ),
+        (
+            "helper: who comes back computes, or its prefill goes on",
+            either(d.running.n == e.running.n, d.spent > e.spent, both(negate(mixed(d)), d.prefilling.n >= 1)),
         ),
         (
             "helper: nothing done, nothing changed",
             implies(
-                both(d.spent == e.spent, d.plan.ends == e.plan.ends),
+                both(d.plan.ends == e.plan.ends, d.running.n == e.running.n),
                 both(
-                    d.running.n == e.running.n,
                     d.swapped.n == e.swapped.n,
+                    d.spent == e.spent,
+                    d.prefilling.n == e.prefilling.n,
+                    forall(1, lambda t: d.key[t] == e.key[t], lambda t: [[d.key[t]]]),
                     forall(1, lambda t: d.status[t] == e.status[t], lambda t: [[d.status[t]]]),
                 ),
             ),
@@ -165,7 +195,7 @@ RULES["swap_in_next"] = Rule(
     SWAP,
     lambda d, e: [*in_swap_phase(d), *swapped_since(d, e)],
     lambda d: (d.swapped.n, 0),
-    laws,
+    lambda d: [*laws(d), d.span_rises()],
     lambda d, e: [
         ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
         ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
@@ -174,13 +204,28 @@ RULES["swap_in_next"] = Rule(
 )
 
 
+def mixed(d: Any) -> Any:
+    """Does a step decode and compute parts of prompts?"""
+    return d.config.enable_chunked_prefill
+
+
+def _charge(e: Any, g: Any) -> Any:
+    """What swapped g costs when it comes back."""
+    piece = decisions.least(e.length[g] - e.computed[g], e.config.max_num_batched_tokens - e.spent)
+    return choose(decisions.in_prefill(e, g), choose(mixed(e), piece, 0), e.members.n[g])
+
+
 def _swap_in_post(d: Any, e: Any, g: Any) -> Clauses:
     return [
         *in_swap_phase(d),
         *swapped_since(d, e),
         *others_same(d, e, g, ("status", "key")),
         ("status_graph: it runs", d.status[g] == R),
-        ("budget_exact: charged", both(d.spent == e.spent + e.members.n[g], d.spent > e.spent, d.plan.ends == e.plan.ends)),
+        ("budget_exact: charged", both(d.spent == e.spent + _charge(e, g), d.plan.ends == e.plan.ends)),
+        (
+            "helper: in its prefill",
+            d.prefilling.n >= e.prefilling.n + choose(both(decisions.in_prefill(e, g), negate(mixed(d))), 1, 0),
+        ),
         decisions.joins(d, e, g, d.running),
         ("plan_reports_tables: the plan names it", d.plan.back[g]),
         ("helper: one less is swapped", both(d.swapped.n == e.swapped.n - 1, d.running.n == e.running.n + 1)),
@@ -190,31 +235,43 @@ def _swap_in_post(d: Any, e: Any, g: Any) -> Clauses:
 def _swap_in_pre(d: Any, g: Any) -> Clauses:
     copies, w = d.table.pending_copies(g), fresh("row")
     assume(implies(d.members.n[g] >= 1, d.members.has_[g, w]))
-    need = choose(d.length[g] > d.span(d.table.size_[g, w]), d.members.n[g], copies)
+    need = choose(decisions.in_prefill(d, g), 0, choose(d.length[g] > d.span(d.table.size_[g, w]), d.members.n[g], copies))
     return [
         *in_swap_phase(d),
         ("helper: g is swapped", d.status[g] == S),
         ("total: room for it and its next tokens", d.gpu.n >= d.table.held[g] + need),
         (
             "budget_exact: room",
-            both(d.seqs + d.seats[g] <= d.config.max_num_seqs, d.spent + d.members.n[g] <= d.config.max_num_batched_tokens),
+            both(
+                either(d.seqs + d.seats[g] <= d.config.max_num_seqs, both(d.config.vllm_v0, mixed(d))),
+                either(decisions.in_prefill(d, g), d.spent + d.members.n[g] <= d.config.max_num_batched_tokens),
+                either(negate(mixed(d)), d.spent < d.config.max_num_batched_tokens),
+            ),
         ),
     ]
 
 
 SWAP_IN_CONTRACT = Contract(
-    "swapping", "swap_in", SWAP, _swap_in_pre, _swap_in_post, lambda d: (fresh("g"),), uses=("append_slots", "move_group_in")
+    "swapping",
+    "swap_in",
+    SWAP,
+    _swap_in_pre,
+    _swap_in_post,
+    lambda d: (fresh("g"),),
+    uses=("append_slots", "move_group_in", "compute", "look_ahead"),
+    cuts=lambda d, e, g: alone(d, g),
 )
 
 
 def _swapped_post(d: Any, e: Any) -> Clauses:
-    idle = both(negate(d.config.vllm_v0), e.running.n == 0, e.spent == 0, e.swapped.n >= 1, _idle_blocked(e))
+    h = run().notes["ahead"]
+    idle = both(negate(d.config.vllm_v0), e.running.n == 0, e.spent == 0, leads(e, h), e.status[h] == S)
     return [
         *in_swap_phase(d),
         *swapped_since(d, e),
         (
             "no_deadlock: if nothing runs, the first in line comes back or ends",
-            implies(idle, either(d.spent >= 1, d.plan.ends > e.plan.ends)),
+            implies(idle, either(d.spent >= 1, d.plan.ends > e.plan.ends, d.prefilling.n >= 1)),
         ),
         decisions.left_swapped(d, run().notes["line"]),
     ]
@@ -223,5 +280,5 @@ def _swapped_post(d: Any, e: Any) -> Clauses:
 SCHEDULE_SWAPPED = Contract(
     "schedule", "schedule_swapped", SWAP, lambda d: in_swap_phase(d), _swapped_post, lambda d: (), uses=("swap_in", "end")
 )
-for _c in (ADMIT_CONTRACT, SWAP_IN_CONTRACT, SCHEDULE_RUNNING, SCHEDULE_PREFILLS, SCHEDULE_SWAPPED):
+for _c in (ADMIT_CONTRACT, ADMIT_WAITING, GO_ON, SWAP_IN_CONTRACT, SCHEDULE_RUNNING, SCHEDULE_PREFILLS, SCHEDULE_SWAPPED):
     CONTRACTS[_c.function] = _c

@@ -5,108 +5,88 @@ from typing import Any
 from kvproof.core.status import Status
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.frames import BLOCKS
-from kvproof.proofs.group_rules import laws, plan_keeps
+from kvproof.proofs.group_rules import COMPUTE, PLAN_BUT_PIECES, in_pass, laws, plan_keeps, who_goes_is_named
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall
 from kvproof.spec import effects
-from kvproof.spec.logic import both, either, iff, implies, negate
+from kvproof.spec.invariants import whole_prompts
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes
 
 
 def before_running(d: Any) -> Clauses:
-    """Nothing is planned yet; refused requests may have been reported."""
+    """Nothing is planned yet; requests may have been refused, and somebody preempted by force or for a head of higher rank."""
     p = d.plan
     return [
-        *effects.everything(d, in_pass=True),
-        ("helper: no step is issued", negate(d.issued)),
-        (
-            "helper: nothing planned",
-            both(p.victims == 0, p.ins == 0, p.outs == 0, p.copies == 0, p.pieces == 0, p.total == 0, p.ends >= 0),
-        ),
+        *in_pass(d),
+        whole_prompts(d),
+        ("helper: nothing planned", both(p.ins == 0, p.copies == 0, p.pieces == 0, p.total == 0, p.ends >= 0)),
         (
             "helper: nobody planned",
             forall(
                 1,
                 lambda t: both(
-                    negate(p.victim[t]), negate(p.grown[t]), negate(p.back[t]), p.piece[t] == 0, negate(d.sampling.has_[t])
+                    negate(p.grown[t]), negate(p.back[t]), p.piece[t] == 0, negate(d.sampling.has_[t]), negate(d.idle.has_[t])
                 ),
-                lambda t: [[p.victim[t]], [p.grown[t]], [p.back[t]], [d.sampling.has_[t]]],
+                lambda t: [[p.grown[t]], [p.back[t]], [p.piece[t]], [d.sampling.has_[t]], [d.idle.has_[t]]],
             ),
         ),
         (
             "helper: no pairs",
             forall(
                 1,
-                lambda b: both(p.copy_of[b] == -1, p.in_of[b] == -1, p.out_of[b] == -1, negate(p.copied_from[b])),
-                lambda b: [[p.copy_of[b]], [p.in_of[b]], [p.out_of[b]], [p.copied_from[b]]],
+                lambda b: both(p.copy_of[b] == -1, p.in_of[b] == -1, negate(p.copied_from[b])),
+                lambda b: [[p.copy_of[b]], [p.in_of[b]], [p.copied_from[b]]],
             ),
         ),
     ]
 
 
 # --- prefills --------------------------------------------------------------------------------------
-COMPUTE = ("computed", "spent", "decoders", "plan", "prefilling", "born", "alarm", "due", "expires", "expiry", "sampling")
-ADMIT = (*COMPUTE, *BLOCKS, "status", "key", "ticket", "seqs", "running", "waiting", "length", "swapped")
+ADMIT = (
+    *dict.fromkeys(
+        (*COMPUTE, *BLOCKS, "status", "key", "ticket", "seqs", "running", "waiting", "length", "swapped", "idle"),
+    ),
+    *("charged", "ungiven", "delay"),
+)
 
 
 def in_prefill_phase(d: Any) -> Clauses:
-    """What holds all through the prefills of a pass."""
-    p = d.plan
+    """What holds all through the prefills of a pass: of one of prefills alone, or of one that decodes too."""
+    p, mixed = d.plan, d.config.enable_chunked_prefill
+    due, budget = effects.nobody_due(d), effects.decode_budget(d)
+
+    def alone(t: Any) -> Any:
+        nothing = both(negate(p.grown[t]), p.piece[t] == 0, negate(d.sampling.has_[t]))
+        return both(negate(p.back[t]), negate(d.idle.has_[t]), either(d.spent != 0, nothing))
+
     return [
-        *effects.everything(d, in_pass=True),
+        *in_pass(d),
+        whole_prompts(d),
+        (budget[0], choose(mixed, budget[1], d.spent == p.total)),
+        (due[0], implies(mixed, due[1])),
+        ("helper: nothing runs, nothing spent", either(both(mixed, d.config.vllm_v0), d.running.n >= 1, d.spent == 0)),
+        ("helper: alone, nothing swapped in or copied", either(mixed, both(p.ins == 0, p.copies == 0, p.pieces >= 0))),
         (
-            "budget_exact: spent = sum of the plan",
-            both(d.spent == p.total, d.spent >= 0, d.spent <= d.config.max_num_batched_tokens),
-        ),
-        ("helper: no step is issued", negate(d.issued)),
-        effects.prefills_exclusive(d),
-        ("helper: nothing runs, nothing spent", either(d.running.n >= 1, d.spent == 0)),
-        (
-            "helper: nobody preempted, nothing swapped or copied",
-            both(p.victims == 0, p.ins == 0, p.outs == 0, p.copies == 0, p.pieces >= 0),
-        ),
-        (
-            "helper: no victims, nobody resumed",
-            forall(1, lambda t: both(negate(p.victim[t]), negate(p.back[t])), lambda t: [[p.victim[t]], [p.back[t]]]),
-        ),
-        (
-            "helper: only who runs is in the plan",
-            forall(
-                1,
-                lambda t: both(
-                    implies(p.piece[t] != 0, d.status[t] == R),
-                    implies(p.grown[t], d.status[t] == R),
-                    implies(d.sampling.has_[t], decodes(d, t)),
-                ),
-                lambda t: [[p.piece[t]], [p.grown[t]], [d.sampling.has_[t]]],
+            "helper: alone, nobody resumed; nothing spent, nothing planned",
+            either(
+                mixed,
+                forall(1, alone, lambda t: [[p.back[t]], [p.grown[t]], [p.piece[t]], [d.sampling.has_[t]], [d.idle.has_[t]]]),
             ),
         ),
         (
-            "helper: no copies",
-            forall(
-                1, lambda b: both(p.copy_of[b] == -1, negate(p.copied_from[b])), lambda b: [[p.copy_of[b]], [p.copied_from[b]]]
-            ),
-        ),
-        (
-            "helper: nothing spent, nothing planned",
-            implies(
-                d.spent == 0,
-                both(
-                    p.pieces == 0,
-                    forall(
-                        1,
-                        lambda t: both(negate(p.grown[t]), p.piece[t] == 0, negate(d.sampling.has_[t])),
-                        lambda t: [[p.grown[t]], [p.piece[t]], [d.sampling.has_[t]]],
-                    ),
+            "helper: alone, no copies",
+            either(
+                mixed,
+                forall(
+                    1,
+                    lambda b: both(p.copy_of[b] == -1, negate(p.copied_from[b])),
+                    lambda b: [[p.copy_of[b]], [p.copied_from[b]]],
                 ),
             ),
         ),
+        ("helper: alone, no pieces without tokens", either(mixed, d.spent != 0, p.pieces == 0)),
     ]
-
-
-def in_admission(d: Any) -> Clauses:
-    """The same once unfinished prefills have had their part."""
-    return [*in_prefill_phase(d), ("helper: unfinished prefills went first", either(d.prefilling.n == 0, d.spent >= 1))]
 
 
 def prefilled_since(d: Any, e: Any) -> Clauses:
@@ -117,7 +97,13 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         (
             "helper: only more",
-            both(d.spent >= e.spent, d.plan.ends >= e.plan.ends, d.running.n >= e.running.n, d.swapped.n == e.swapped.n),
+            both(
+                d.spent >= e.spent,
+                d.plan.ends >= e.plan.ends,
+                d.running.n >= e.running.n,
+                d.swapped.n == e.swapped.n,
+                d.plan.victims == e.plan.victims,
+            ),
         ),
         ("helper: nothing spent, no less room", implies(d.spent == e.spent, both(d.seqs == e.seqs, d.gpu.n >= e.gpu.n))),
         (
@@ -134,6 +120,17 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
                 1,
                 lambda t: implies(e.sampling.has_[t], d.sampling.has_[t]),
                 lambda t: [[d.sampling.has_[t]], [e.sampling.has_[t]]],
+            ),
+        ),
+        who_goes_is_named(d, e),
+        (
+            "helper: new tables only for who waited and is no victim",
+            forall(
+                2,
+                lambda g, q: implies(
+                    both(e.table.size_[g, q] == 0, d.table.size_[g, q] >= 1), both(e.status[g] == W, negate(e.plan.victim[g]))
+                ),
+                lambda g, q: [[d.table.size_[g, q]]],
             ),
         ),
         (
@@ -193,44 +190,14 @@ RULES["compute"] = Rule(
 )
 
 
-PLAN_BUT_PIECES = (
-    "victims",
-    "ends",
-    "outs",
-    "ins",
-    "copies",
-    "victim",
-    "ended_",
-    "grown",
-    "back",
-    "out_of",
-    "in_of",
-    "copy_of",
-    "copied_from",
-)
-
-
 def _go_on_inv(d: Any, e: Any) -> Clauses:
     p = d.plan
     return [
-        *effects.everything(d, in_pass=True),
-        *effects.victims(d),
+        *in_pass(d),
+        whole_prompts(d),
         effects.tokens_kept(d, e),
         *plan_keeps(d, e, PLAN_BUT_PIECES),
-        ("helper: no step is issued", negate(d.issued)),
-        (
-            "budget_exact: spent = sum of the plan",
-            both(d.spent == p.total, d.spent >= 0, d.spent <= d.config.max_num_batched_tokens),
-        ),
-        (
-            "helper: only who runs is in the plan",
-            forall(
-                1,
-                lambda t: both(implies(p.piece[t] != 0, d.status[t] == R), implies(d.sampling.has_[t], decodes(d, t))),
-                lambda t: [[p.piece[t]], [d.sampling.has_[t]]],
-            ),
-        ),
-        effects.prefills_exclusive(d),
+        ("budget_exact: spent = sum of the plan", d.spent == p.total),
         (
             "no_deadlock: an unfinished prefill goes on",
             either(d.spent > e.spent, both(d.prefilling.n == e.prefilling.n, d.spent == e.spent)),

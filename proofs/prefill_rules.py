@@ -3,25 +3,25 @@
 from typing import Any
 
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.group_rules import laws, others_same
-from kvproof.proofs.prefill_phase import ADMIT, COMPUTE, before_running, in_admission, in_prefill_phase, prefilled_since
+from kvproof.proofs.group_rules import COMPUTE, laws, others_same
+from kvproof.proofs.prefill_phase import ADMIT, before_running, in_prefill_phase, prefilled_since
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec import decisions
-from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.spec.logic import both, either, implies, negate
 from kvproof.spec.ownership import R, S, W
 
 
 def _admit_post(d: Any, e: Any, g: Any, tokens: Any, blocks: Any) -> Clauses:
     return [
-        *in_admission(d),
+        *in_prefill_phase(d),
         *prefilled_since(d, e),
         *others_same(d, e, g, ("status", "key")),
         ("status_graph: it runs", d.status[g] == R),
         ("budget_exact: charged", both(d.spent > e.spent, d.plan.ends == e.plan.ends)),
         (
             "budget_exact: what it computes",
-            d.spent == e.spent + decisions.least(e.length[g], d.config.max_num_batched_tokens),
+            d.spent == e.spent + decisions.least(e.length[g], d.config.max_num_batched_tokens - e.spent),
         ),
         decisions.joins(d, e, g, d.running),
         ("helper: one less waits", both(d.waiting.n == e.waiting.n - 1, d.running.n == e.running.n + 1)),
@@ -33,17 +33,18 @@ ADMIT_CONTRACT = Contract(
     "admit",
     ADMIT,
     lambda d, g, tokens, blocks: [
-        *in_admission(d),
-        ("helper: g waits", both(d.status[g] == W, tokens == d.length[g])),
+        *in_prefill_phase(d),
+        ("helper: g waits", both(d.status[g] == W, tokens == d.length[g], negate(d.plan.victim[g]))),
         ("table_length: blocks for all tokens", both(blocks >= 1, tokens <= d.span(blocks), d.span(blocks - 1) < tokens)),
         ("total: room", d.gpu.n >= blocks),
         (
             "budget_exact: room",
             both(
-                d.seqs + d.seats[g] <= d.config.max_num_seqs,
-                choose(
-                    tokens > d.config.max_num_batched_tokens,
-                    both(d.spent == 0, negate(d.config.vllm_v0)),
+                either(d.seqs + d.seats[g] <= d.config.max_num_seqs, both(d.config.vllm_v0, d.config.enable_chunked_prefill)),
+                d.spent < d.config.max_num_batched_tokens,
+                either(
+                    negate(d.config.vllm_v0),
+                    d.config.enable_chunked_prefill,
                     d.spent + tokens <= d.config.max_num_batched_tokens,
                 ),
             ),
@@ -51,7 +52,7 @@ ADMIT_CONTRACT = Contract(
     ],
     _admit_post,
     lambda d: (fresh("g"), fresh("tokens"), fresh("blocks")),
-    uses=("allocate",),
+    uses=("allocate", "compute"),
 )
 
 
@@ -75,15 +76,19 @@ def line_moves(d: Any, e: Any) -> Clauses:
     ]
 
 
-def _idle_blocked(d: Any) -> Any:
-    """kvproof, nothing runs: then whoever waits stands behind a swapped group."""
+def leads(d: Any, g: Any) -> Any:
+    """Is g first of all that wait or are swapped?"""
+    return both(
+        either(d.status[g] == W, d.status[g] == S),
+        forall(1, lambda t: implies(either(d.status[t] == W, d.status[t] == S), d.key[g] <= d.key[t]), lambda t: [[d.status[t]]]),
+    )
 
-    def first_in_line(g: Any) -> Any:
-        return both(
-            d.status[g] == S, forall(1, lambda t: implies(d.status[t] == W, d.key[g] < d.key[t]), lambda t: [[d.status[t]]])
-        )
 
-    return either(d.waiting.n == 0, negate(forall(1, lambda g: negate(first_in_line(g)), lambda g: [[d.swapped.has_[g]]])))
+def idle_blocked(d: Any) -> Any:
+    """kvproof, nothing runs: then the head of the line (any group, if it is that) is swapped, or the pass has evicted it."""
+    h = run().notes["ahead"]
+    idle = both(negate(d.config.vllm_v0), d.running.n == 0)
+    return implies(both(idle, leads(d, h)), either(d.status[h] == S, d.plan.victim[h]))
 
 
 def _owner_runs(d: Any) -> Any:
@@ -95,18 +100,59 @@ def _owner_runs(d: Any) -> Any:
 
 RULES["admit"] = Rule(
     ADMIT,
-    lambda d, e: [*in_admission(d), *prefilled_since(d, e), *line_moves(d, e)],
+    lambda d, e: [*in_prefill_phase(d), *prefilled_since(d, e), *line_moves(d, e)],
     lambda d: (d.waiting.n, 0),
     lambda d: [*laws(d), d.span_rises()],
     lambda d, e: [
         ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
         ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
-        (
-            "no_deadlock: if nothing runs, a swapped group is first in line",
-            implies(both(negate(d.config.vllm_v0), d.running.n == 0), _idle_blocked(d)),
-        ),
+        ("no_deadlock: if nothing runs, the head of the line is swapped", idle_blocked(d)),
         decisions.left_waiting(d, run().notes["line"]),
     ],
+)
+
+
+def _admitted(d: Any, e: Any) -> Clauses:
+    return [
+        *in_prefill_phase(d),
+        *prefilled_since(d, e),
+        *line_moves(d, e),
+        decisions.left_waiting(d, run().notes["line"]),
+        ("no_deadlock: if nothing runs, the head of the line is swapped", idle_blocked(d)),
+    ]
+
+
+def _went_on(d: Any, e: Any) -> Clauses:
+    return [
+        *in_prefill_phase(d),
+        *prefilled_since(d, e),
+        ("no_deadlock: an unfinished prefill goes on", implies(both(e.prefilling.n >= 1, e.spent == 0), d.spent >= 1)),
+        (
+            "helper: the line stays",
+            both(
+                d.waiting.n == e.waiting.n,
+                forall(
+                    1,
+                    lambda t: both(d.status[t] == e.status[t], d.key[t] == e.key[t], d.prompt[t] == e.prompt[t]),
+                    lambda t: [[d.status[t]], [d.key[t]]],
+                ),
+            ),
+        ),
+    ]
+
+
+ADMIT_WAITING = Contract(
+    "admission",
+    "admit_waiting",
+    ADMIT,
+    in_prefill_phase,
+    _admitted,
+    lambda d: (),
+    uses=("end", "admit"),
+    laws=lambda d: [*laws(d), d.span_rises()],
+)
+GO_ON = Contract(
+    "admission", "go_on_with_prefills", COMPUTE, in_prefill_phase, _went_on, lambda d: (), uses=("compute",), laws=laws
 )
 
 
@@ -117,10 +163,7 @@ def _prefills_post(d: Any, e: Any) -> Clauses:
         *line_moves(d, e),
         decisions.left_waiting(d, run().notes["line"]),
         ("no_deadlock: an unfinished prefill goes on", implies(e.prefilling.n >= 1, d.spent >= 1)),
-        (
-            "no_deadlock: nothing runs: a swapped group is first in line",
-            implies(both(negate(d.config.vllm_v0), d.running.n == 0), _idle_blocked(d)),
-        ),
+        ("no_deadlock: if nothing runs, the head of the line is swapped", idle_blocked(d)),
     ]
 
 
@@ -128,8 +171,12 @@ SCHEDULE_PREFILLS = Contract(
     "schedule",
     "schedule_prefills",
     tuple(dict.fromkeys((*ADMIT, *COMPUTE))),
-    lambda d: [*before_running(d), ("helper: nothing spent", d.spent == 0)],
+    lambda d: [
+        *before_running(d),
+        ("helper: nothing spent", d.spent == 0),
+        ("helper: a step of prefills", negate(d.config.enable_chunked_prefill)),
+    ],
     _prefills_post,
     lambda d: (),
-    uses=("end", "admit"),
+    uses=("admit_waiting", "go_on_with_prefills"),
 )

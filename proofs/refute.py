@@ -99,7 +99,7 @@ class Bench:
         enabled = bool(outcomes.ENABLED[name](e, *x))
         policy = walks.POLICIES[situation.mode]
         d = Counted(situation.state(), policy)
-        wish = name == "preempt" and policy.swaps(x[0])
+        wish = name == "preempt" and policy.swaps(x[0], 1)
         try:
             with in_time():
                 try:
@@ -112,8 +112,10 @@ class Bench:
                 frozen = bank.freeze(state)
                 told = told.copy()
                 plan = d.plan.close(
-                    state.epoch, state.running[1], state.prefilling[1], name == "schedule" and not state.prefilled
+                    state.epoch, state.running[1], state.prefilling[1], name == "schedule" and not state.prefilled, state.idle[1]
                 )
+                for cut in d.plan.cuts:
+                    told.trimmed(*cut)
                 told.plan(plan)
                 for g, q in d.plan.drops:
                     told.finished(g, q)

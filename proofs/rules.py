@@ -186,7 +186,9 @@ class Hoare:
         run().assume(forall(1, lambda t: implies(ids.has(t), done[t]), lambda t: [[done[t]]]))
 
     def each_pair(self, name: str, d: Any, pairs: Any, body: Callable[..., None]) -> None:
-        """For a finite list of pairs, in any order; the invariant is told which are done."""
+        """For a finite list of pairs, in any order; the invariant is told which are done. Of no pair at all: nothing happens."""
+        if pairs == ():
+            return
         rule = RULES[name]
         entry = d.snap()
         done = ZMap(name + "_done", 2, truth=True)
@@ -197,6 +199,7 @@ class Hoare:
         self._assume(rule.inv(d, entry, done))
         if fresh_bool("iterate"):
             g, q, before = fresh("g"), fresh("q"), d.versions()
+            run().assume(pairs[g, q])
             body(d, g, q)
             check_frame(name, d, before, rule.modifies)
             done[g, q] = True

@@ -24,7 +24,8 @@ class ZQueue(Shape):
         self.contract()
 
     def contract(self) -> None:
-        """The size of a finite set: not negative, and 0 exactly when nobody is in it."""
+        """The size of a finite set: not negative, and 0 exactly when nobody is in it; then it has no sequences."""
+        assume(implies(self.n == 0, both(self.live == 0, self.weight == 0)))
         w = fresh("somebody")
         assume(both(self.n >= 0, either(self.n == 0, self.has_[w])))
         assume(forall(1, lambda g: implies(self.has_[g], self.n >= 1), lambda g: [[self.has_[g]]]))
@@ -63,10 +64,15 @@ class ZQueue(Shape):
         self.has_.fill(False)
         self.n, self.live, self.weight = ZERO, ZERO, ZERO
 
-    def minus(self, results: "ZResults") -> "ZIds":
-        """Those in it without a result."""
+    def minus(self, results: "ZResults", idle: "ZQueue") -> "ZIds":
+        """Those in it without a result, and those that are idle."""
+        has, got, late = self.has_.snap(), results, idle.has_.snap()
+        return ZIds(lambda g: either(both(has[g], negate(got.has(g))), late[g]))
+
+    def meet(self, results: "ZResults") -> "ZIds":
+        """Those in it with a result."""
         has, got = self.has_.snap(), results
-        return ZIds(lambda g: both(has[g], negate(got.has(g))))
+        return ZIds(lambda g: both(has[g], got.has(g)))
 
     def _end(self, ahead: Any) -> Any:
         prove("requires: first/last: not empty", negate(forall(1, lambda g: negate(self.has_[g]), lambda g: [[self.has_[g]]])))

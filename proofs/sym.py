@@ -107,6 +107,9 @@ class SInt:
     def __neg__(self) -> "SInt":
         return SInt(-self.e)
 
+    def __mul__(self, o: int) -> "SInt":
+        return SInt(self.e * z3.IntVal(o))
+
     __radd__ = __add__
 
     def __eq__(self, o: object) -> SBool:  # type: ignore[override]
@@ -341,7 +344,11 @@ def merged(fn: Callable[..., Any]) -> Callable[..., Any]:
         for condition, value in reversed(answers[:-1]):
             e = z3.If(condition, value, e)
         e = z3.simplify(e)
-        return SBool(e) if z3.is_bool(e) else SInt(e)
+        if z3.is_bool(e):
+            return SBool(e)
+        named = fresh(fn.__name__)  # a name may stand in a pattern, a choice may not
+        r.assume(named == SInt(e))
+        return named
 
     return call
 

@@ -9,6 +9,7 @@ from kvproof.proofs.events import (
     LIVE,
     case_abort,
     case_add,
+    case_deny_append,
     case_finish_sequence,
     case_forget,
     case_fork,
@@ -20,50 +21,45 @@ from kvproof.proofs.events import (
 from kvproof.proofs.group_rules import bucket_shrinks, laws
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.shapes import ZResults
-from kvproof.proofs.sym import ZMap, forall, fresh, run
+from kvproof.proofs.sym import ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec import decisions, effects, ownership
+from kvproof.spec.invariants import calendars
 from kvproof.spec.logic import both, choose, either, implies, negate
-from kvproof.spec.ownership import R, decodes, tokens_of, unfinished
+from kvproof.spec.ownership import R, ahead, decodes, tokens_of, unfinished
 
 
 # --- the pass --------------------------------------------------------------------------------------
 def case_schedule() -> None:
-    """The pass, from the contracts of its phases."""
+    """The pass, from the contracts of its steps; events may preempt before it."""
     d = start()
     run().assume(d.span_rises())
     u = fresh("u")
     run().assume(either(negate(unfinished(d, u)), d.waiting.n + d.running.n + d.swapped.n >= 1))
-    head = run().notes["head"]
-    run().assume(
-        either(
-            d.running.n == 0,
-            both(
-                d.status[head] == R,
-                forall(1, lambda t: implies(d.status[t] == R, d.key[head] <= d.key[t]), lambda t: [[d.status[t]]]),
-            ),
-        )
-    )
+    calm = bool(fresh_bool("calm"))
+    forced: Any = () if calm else ZMap("forced", 2, truth=True)
     e = d.snap()
     issued = d.issued
-    guarded(negate(issued), schedule.schedule, d)
-    p = d.plan
+    guarded(negate(issued), schedule.schedule, d, forced)
+    p, c = d.plan, d.config
     when = "after schedule"
     prove(effects.everything(d), when)
+    made_way = both(c.priority, e.running.n >= 1, d.running.n == 0, p.victims >= 1)
+    undisturbed = both(calm, negate(d.testing), negate(c.vllm_v0))
     prove(
         [
             (
-                "no_deadlock: a token or an end",
-                implies(both(negate(d.config.vllm_v0), unfinished(e, u)), either(d.spent >= 1, p.ends >= 1)),
+                "no_deadlock: a token, an end, or all that ran made way for the head",
+                implies(both(undisturbed, unfinished(e, u)), either(d.spent >= 1, p.ends >= 1, made_way)),
             ),
-            (
-                "budget_exact: the plan's sum",
-                choose(d.prefilled, d.spent == p.total, d.spent == d.decoders),
-            ),
+            ("budget_exact: the plan's sum", choose(d.prefilled, d.spent == p.total, effects.decode_budget(d)[1])),
             (
                 "budget_exact: never above the limits",
-                both(d.spent <= d.config.max_num_batched_tokens, d.seqs <= d.config.max_num_seqs),
+                both(
+                    d.spent <= c.max_num_batched_tokens,
+                    either(d.seqs <= c.max_num_seqs, both(c.vllm_v0, c.enable_chunked_prefill)),
+                ),
             ),
-            ("no_swap_both_ways: no swap-in after a preemption", either(p.victims == 0, p.ins == 0)),
+            ("no_swap_both_ways: no swap-in after a preemption", either(c.vllm_v0, p.victims == 0, p.ins == 0)),
             ("total: a step is issued", both(d.issued, d.epoch == e.epoch + 1)),
             *effects.victims(d),
             effects.tokens_kept(d, e),
@@ -71,7 +67,7 @@ def case_schedule() -> None:
             ("table_length: the slots of the step exist", implies(negate(d.prefilled), effects.nobody_due(d)[1])),
             effects.prefills_exclusive(d),
             ("group_together: one device", ownership.group_together(d)),
-            *decisions.turns(d, e, run().notes["line"]),
+            *decisions.turns(d, e, run().notes["line"], both(calm, negate(d.testing))),
         ],
         when,
     )
@@ -157,7 +153,7 @@ RULES["expire"] = Rule(
 )
 
 
-def _plan_untouched(d: Any) -> Clauses:
+def _plan_untouched(d: Any, idle: bool = False) -> Clauses:
     p = d.plan
     return [
         (
@@ -168,24 +164,119 @@ def _plan_untouched(d: Any) -> Clauses:
                 forall(1, lambda t: both(negate(p.grown[t]), negate(p.victim[t])), lambda t: [[p.grown[t]], [p.victim[t]]]),
             ),
         ),
-        ("helper: nobody samples", forall(1, lambda t: negate(d.sampling.has_[t]), lambda t: [[d.sampling.has_[t]]])),
+        (
+            "helper: nobody samples or is idle",
+            forall(
+                1,
+                lambda t: both(negate(d.sampling.has_[t]), either(idle, negate(d.idle.has_[t]))),
+                lambda t: [[d.sampling.has_[t]], [d.idle.has_[t]]],
+            ),
+        ),
     ]
 
 
+RULES["advance"] = Rule(
+    ("born", "alarm", "due", "expires", "expiry"),
+    lambda d, e, done, ids: [
+        (
+            "recompute_keeps_output: given its token",
+            forall(1, lambda g: d.born[g] == e.born[g] - choose(done[g], 1, 0), lambda g: [[d.born[g]]]),
+        ),
+        ("helper: calendars hold who decodes", calendars(d)),
+        (
+            "helper: alarms and limits",
+            forall(
+                1,
+                lambda g: implies(
+                    decodes(d, g),
+                    both(
+                        d.alarm[g] >= d.clock,
+                        d.expires[g] >= d.clock,
+                        d.expires[g] <= d.born[g] + d.limit[g] - choose(done[g], 0, ahead(d, g)),
+                        either(both(d.alarm[g] == e.alarm[g], d.expires[g] == e.expires[g]), done[g]),
+                    ),
+                ),
+                lambda g: [[d.alarm[g]], [d.expires[g]], [done[g]]],
+            ),
+        ),
+        (
+            "helper: alarm in time for a block",
+            forall(
+                2,
+                lambda g, q: implies(
+                    both(decodes(d, g), d.members.has_[g, q]),
+                    d.alarm[g] <= d.born[g] + d.span(d.table.size_[g, q]) + 1 - choose(done[g], 0, ahead(d, g)),
+                ),
+                lambda g, q: [[d.members.has_[g, q]], [d.table.size_[g, q]]],
+            ),
+        ),
+        ("helper: given are scheduled", forall(1, lambda g: implies(done[g], ids.has(g)), lambda g: [[done[g]]])),
+    ],
+)
+ACCEPT = ("born", "ungiven", "alarm", "due", "expires", "expiry")
+RULES["accept"] = Rule(
+    ACCEPT,
+    lambda d, e, done: [
+        *effects.everything(d, in_pass=True, clock_passed=True),
+        *_plan_untouched(d, idle=True),
+        (
+            "no_shared_write: who decoded writes into its own",
+            forall(
+                2,
+                lambda g, q: implies(
+                    both(negate(d.prefilled), decodes(d, g), negate(d.idle.has_[g]), d.members.has_[g, q]),
+                    d.refs.of[d.table.at[g, q, d.table.size_[g, q] - 1]] == 1,
+                ),
+                lambda g, q: [[d.members.has_[g, q]], [d.table.size_[g, q]]],
+            ),
+        ),
+        (
+            "helper: alarm in time for a block",
+            forall(
+                2,
+                lambda g, q: implies(
+                    both(decodes(d, g), d.members.has_[g, q]), d.alarm[g] <= d.born[g] + d.span(d.table.size_[g, q]) + 1
+                ),
+                lambda g, q: [[d.members.has_[g, q]], [d.table.size_[g, q]]],
+            ),
+        ),
+        (
+            "recompute_keeps_output: only more, up to the limit",
+            forall(
+                1,
+                lambda g: both(
+                    d.born[g] <= e.born[g],
+                    either(d.born[g] == e.born[g], both(decodes(d, g), d.clock - d.born[g] <= d.limit[g])),
+                ),
+                lambda g: [[d.born[g]]],
+            ),
+        ),
+        (
+            "recompute_keeps_output: only who is said to",
+            forall(1, lambda g: either(d.born[g] == e.born[g], run().notes["gets_more"][g]), lambda g: [[d.born[g]]]),
+        ),
+    ],
+    laws=laws,
+)
+
+
 def case_commit() -> None:
-    """The results of a step come back, for any set of results and any list of ended sequences."""
+    """The results of a step come back, for any set of results, any tokens of lookahead and any list of ended sequences."""
     d, results, ended = start(), ZResults(), ZMap("ended", 2, truth=True)
+    more, gets_more = ZMap("more", 2, truth=True), ZMap("gets_more", 1, truth=True)
+    run().assume(forall(2, lambda g, n: implies(more[g, n], gets_more[g]), lambda g, n: [[more[g, n]]]))
+    run().notes["gets_more"] = gets_more
     e = d.snap()
     run().notes["clock_passed"] = True
-    guarded(d.issued, schedule.commit, d, results, ended)
+    guarded(d.issued, schedule.commit, d, results, ended, more)
     when = "after commit"
     prove(effects.everything(d), when)
 
     def advanced(g: Any) -> Any:
-        scheduled = choose(e.prefilled, e.sampling.has_[g], decodes(e, g))
-        missed = both(scheduled, negate(results.has(g)))
-        now = choose(missed, choose(e.prefilled, -1, 0), choose(both(decodes(e, g), negate(e.prefilled)), 1, 0))
-        return implies(both(unfinished(e, g), unfinished(d, g)), tokens_of(d, g) == tokens_of(e, g) + now)
+        scheduled = choose(e.prefilled, e.sampling.has_[g], both(decodes(e, g), negate(e.idle.has_[g])))
+        now = tokens_of(e, g) + choose(both(scheduled, results.has(g)), 1, 0)
+        exact = either(tokens_of(d, g) == now, both(gets_more[g], decodes(e, g)))
+        return implies(both(unfinished(e, g), unfinished(d, g)), both(tokens_of(d, g) >= now, exact))
 
     prove(
         [
@@ -206,12 +297,13 @@ def case_commit() -> None:
 
 # name: (proof, functions for which summaries stand, functions of the core that are called)
 CASES: dict[str, Any] = {
-    "schedule": (case_schedule, ("schedule_running", "schedule_prefills", "schedule_swapped"), "schedule"),
+    "schedule": (case_schedule, ("schedule_either", "schedule_mixed", "evict", "look_ahead"), "schedule"),
     "commit": (case_commit, ("end",), "commit"),
     "add": (case_add, (), "add"),
     "abort": (case_abort, ("end",), "abort"),
     "fork": (case_fork, (), "fork"),
     "finish_sequence": (case_finish_sequence, ("end",), "finish_sequence"),
     "forget": (case_forget, (), "forget"),
+    "deny_append": (case_deny_append, (), "deny_append"),
     "outgrown": (case_outgrown, ("append_slots", "find_blocks"), "serve"),
 }

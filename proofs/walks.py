@@ -16,7 +16,7 @@ class AnyPolicy:
     """Swaps or recomputes without a reason."""
 
     @staticmethod
-    def swaps(g: int) -> bool:
+    def swaps(g: int, sequences: int) -> bool:
         """Now and then."""
         return g % 3 != 1
 
@@ -31,20 +31,20 @@ STEP = (*PREFILLS, "swap_in_next", "preempt", "make_room", "serve")
 
 def spent_before(name: str, state: State) -> int:
     """The budget spent where a step is taken: a decode step has been charged for everybody who decodes."""
-    return state.decoders if name in STEP and name not in PREFILLS else 0
+    return state.decoders if name in STEP and name not in PREFILLS and not state.config.vllm_v0 else 0
 
 
 def perform(d: Draft, action: Action) -> Any:
     """Call a transition, or a step of a pass."""
     name, *x = action
     if name == "commit":
-        return schedule.commit(d, Results(x[0]), x[1])
+        return schedule.commit(d, Results(x[0]), *x[1:])
     if name == "serve":
         name = "serve_v0" if d.config.vllm_v0 else "serve"
-    if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget"):
+    if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget", "deny_append"):
         return getattr(schedule if name == "schedule" else groups, name)(d, *x)
     if name not in PREFILLS:
-        d.spent = d.decoders
+        d.spent = spent_before(name, d.base)
     home = admission if name in PREFILLS else swapping if name == "swap_in_next" else running
     return getattr(home, name)(d, *x)
 
@@ -81,19 +81,24 @@ def some_config(r: random.Random) -> dict[str, Any]:
     """Sizes small enough that every limit is met."""
     v0 = r.random() < 0.35
     model = r.choice((40, 12, 8, 5))
-    tokens = max(r.choice((30, 12, 8, 6, 4, 3, 2, 1)), model if v0 else 1)
-    roomy = not v0 and r.random() < 0.35  # then long prompts are computed in pieces while others decode
+    chunked = r.random() < 0.35
+    tokens = max(r.choice((30, 12, 8, 6, 4, 3, 2, 1)), model if v0 and not chunked else 1)
+    roomy = not v0 and not chunked and r.random() < 0.35  # then long prompts are computed in pieces while others decode
     if roomy:
         tokens, model = r.choice((2, 3, 4, 6)), 40
+    blocks = r.choice((6, 8, 10, 14) if roomy else (1, 2, 3, 4, 5, 6, 7, 9, 12))
     return {
-        "num_gpu_blocks": r.choice((6, 8, 10, 14) if roomy else (1, 2, 3, 4, 5, 6, 7, 9, 12)),
+        "num_gpu_blocks": blocks,
         "num_cpu_blocks": r.choice((0, 1, 2, 4, 6, 8, 12, 20)),
         "block_size": r.choice((1, 2, 2, 3)),
-        "watermark_blocks": r.choice((0, 0, 0, 1, 2)),
+        "watermark_blocks": min(r.choice((0, 0, 0, 1, 2)), blocks - 1),
         "max_num_seqs": min(r.choice((1, 2, 3, 4, 6)), tokens),
         "max_num_batched_tokens": tokens,
         "max_model_len": model,
         "vllm_v0": v0,
+        "enable_chunked_prefill": chunked,
+        "num_lookahead_slots": r.choice((0, 0, 0, 1, 2, 4)),
+        "priority": r.random() < 0.3,
     }
 
 
@@ -102,11 +107,13 @@ def actions(state: State, r: random.Random) -> list[Action]:
     prompt = r.choice((1, 1, 2, 3, 4, 5, 7, 9))
     known = list(state.status.to_dict())
     out: list[Action] = [
-        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20)), *r.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1)))),
-        ("add", prompt - 1, prompt + r.choice((-1, 0)), 1, 1),
-        ("add", prompt + 2, prompt, 1, 1),
-        ("add", prompt, prompt + 3, r.choice((0, 1, state.config.max_num_seqs + 1)), r.choice((0, 1, 2))),
+        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20)), *r.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1))), 0),
+        ("add", prompt - 1, prompt + r.choice((-1, 0)), 1, 1, 0),
+        ("add", prompt + 2, prompt, 1, 1, 0),
+        ("add", prompt, prompt + 4, 1, 1, r.choice((-1, 1))),
+        ("add", prompt, prompt + 3, r.choice((0, 1, state.config.max_num_seqs + 1)), r.choice((0, 1, 2)), 0),
         ("schedule",),
+        ("schedule", tuple((g, r.choice((0, 1, 2))) for g in (*state.running[1][-1:], *state.waiting[1][:1]))),
     ]
     running = list(state.running[1])
     pairs = [(g, q) for g in running for q in (state.members[g][0] if g in state.members else (0,))]
@@ -114,7 +121,9 @@ def actions(state: State, r: random.Random) -> list[Action]:
     if r.random() < 0.15:
         ended = (*ended, (r.choice([*known, 99]), r.choice((0, 1, 7))))
     some = tuple(g for g in running if r.random() < 0.7)
-    out += [("commit", None, ()), ("commit", some, ended), ("commit", None, ended), ("commit", (), ())]
+    more = tuple((g, r.choice((1, 1, 2, 3))) for g in known if r.random() < 0.7)
+    out += [("commit", None, (), ()), ("commit", some, ended, ()), ("commit", None, ended, more), ("commit", (), (), ())]
+    out += [("deny_append", g, r.choice((0, 1))) for g in r.sample([*known, 99], 1)]
     out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
     out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]
     out += [("fork", *p) for p in r.sample(pairs, min(len(pairs), 2))]
@@ -134,6 +143,7 @@ WEIGHT = {
     "abort": 0.25,
     "finish_sequence": 0.35,
     "forget": 0.6,
+    "deny_append": 0.2,
     "preempt": 1.0,
 }
 
@@ -142,7 +152,7 @@ def choose(state: State, some: list[Action], r: random.Random) -> Action:
     """The next step of a walk: mostly passes and commits, and requests while there are few."""
     weights = dict(WEIGHT)
     weights["add"] = 4.0 if len(state.waiting[1]) + len(state.running[1]) < 3 else 0.8
-    weights["schedule" if state.issued else "commit"], plain = 0.05, ("commit", None, ())
+    weights["schedule" if state.issued else "commit"], plain = 0.05, ("commit", None, (), ())
     return r.choices(some, [weights[a[0]] if a[0] != "commit" or a == plain else weights[a[0]] / 4 for a in some])[0]
 
 
@@ -156,20 +166,20 @@ BATCH: dict[str, Any] = {
     "max_model_len": 40,
     "vllm_v0": False,
 }
-PASS: list[Action] = [("schedule",), ("commit", None, ())]
+PASS: list[Action] = [("schedule",), ("commit", None, (), ())]
 RARE: list[tuple[dict[str, Any], list[Action]]] = [
     (  # a prefill is cut, then the only one that decodes, and ranks after it, finds no block
         BATCH,
-        [("add", 1, 11, 1, 1), ("add", 2, 12, 1, 1), *PASS * 3, ("preempt", 0, "recompute"), *PASS],
+        [("add", 1, 11, 1, 1, 0), ("add", 2, 12, 1, 1, 0), *PASS * 3, ("preempt", 0, "recompute"), *PASS],
     ),
     (  # one that waits ranks between two that are swapped
         BATCH | {"num_gpu_blocks": 12, "num_cpu_blocks": 12, "max_num_seqs": 3, "max_num_batched_tokens": 12},
-        [*[("add", 3, 20, 1, 1)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
+        [*[("add", 3, 20, 1, 1, 0)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
     ),
     *(  # in V0, a prompt as long as the limit, and longer by one
         (
             BATCH | {"num_gpu_blocks": 12, "max_num_batched_tokens": 12, "max_model_len": 5, "vllm_v0": True},
-            [("add", n, 20, 1, 1)],
+            [("add", n, 20, 1, 1, 0)],
         )
         for n in (5, 6)
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvproof.core.status import Status
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
-from kvproof.spec.ownership import Clause, R, S, W
+from kvproof.spec.ownership import Clause, R, S, W, tokens_of
 
 
 def least(a: Any, b: Any) -> Any:
@@ -25,6 +25,31 @@ def takes(e: Any, g: Any, tokens: Any) -> Any:
 def ahead_of(e: Any, g: Any, queue: Any) -> Truth:
     """Does g rank before everybody in the queue?"""
     return e.forall("group", lambda t: implies(queue.has_[t], e.key[g] < e.key[t]), lambda t: [[queue.has_[t]]])
+
+
+def to_return(e: Any, g: Any, tokens: Any) -> Any:
+    """Blocks that g, which has computed its prompt, is to have besides those it holds; V0 counts lookahead slots."""
+    needed, height = takes(e, g, tokens), e.table.size_[g, e.members.some(g)]
+    height = height + choose(tokens > e.span(height), 1, 0)
+    slots = e.config.num_lookahead_slots
+    more = e.blocks_of(tokens + slots) - height
+    return needed + choose(both(e.config.vllm_v0, slots > 0, more > 0), e.per_sequence(g, more), 0)
+
+
+def in_prefill(e: Any, g: Any) -> Truth:
+    """Is g, which is swapped, in the middle of its prefill?"""
+    return e.computed[g] < e.length[g]
+
+
+def comes_with(e: Any, g: Any) -> Any:
+    """Blocks that swapped g holds once it is back and can go on."""
+    return e.table.held[g] + choose(in_prefill(e, g), 0, to_return(e, g, e.length[g]))
+
+
+def seated(e: Any, g: Any) -> Truth:
+    """Are there seats for g? With chunked prefill V0 counts only those that it has scheduled in this pass."""
+    taken = choose(both(e.config.vllm_v0, e.config.enable_chunked_prefill), e.charged, e.seqs)
+    return taken + e.seats[g] <= e.config.max_num_seqs
 
 
 def kept_free(e: Any) -> Any:
@@ -44,22 +69,38 @@ def refusable(e: Any, g: Any) -> Truth:
     c, tokens = e.config, e.length[g]
     too_long = choose(
         c.vllm_v0,
-        either(tokens > c.max_model_len, tokens > c.max_num_batched_tokens),
+        either(tokens > c.max_model_len, both(tokens > c.max_num_batched_tokens, negate(c.enable_chunked_prefill))),
         e.prompt[g] > c.max_model_len,
     )
     return either(too_long, tokens > e.span(c.num_gpu_blocks - choose(c.vllm_v0, c.watermark_blocks, 0)))
 
 
 def admissible(e: Any, g: Any, spent: Any) -> Truth:
-    """Has the pass a seat, tokens and blocks for g, which waits? One longer than the whole budget needs all of it."""
+    """Has the pass seats, tokens and blocks for g, which waits? If prompts are cut, tokens for a part of it."""
+    return both(in_budget(e, g, spent), in_room(e, g))
+
+
+def in_room(e: Any, g: Any) -> Truth:
+    """Are the blocks for g, which waits, free?"""
+    return e.length[g] <= e.span(e.gpu.n - kept_free(e))
+
+
+def in_budget(e: Any, g: Any, spent: Any) -> Truth:
+    """Has the pass seats and tokens for g, which waits?"""
     c, tokens = e.config, e.length[g]
-    budget = choose(tokens > c.max_num_batched_tokens, spent == 0, spent + tokens <= c.max_num_batched_tokens)
-    return both(e.seqs + e.seats[g] <= c.max_num_seqs, budget, tokens <= e.span(e.gpu.n - kept_free(e)))
+    whole = choose(tokens > c.max_num_batched_tokens, spent == 0, spent + tokens <= c.max_num_batched_tokens)
+    budget = choose(c.enable_chunked_prefill, spent < c.max_num_batched_tokens, whole)
+    return both(seated(e, g), budget)
 
 
-def waits_its_turn(e: Any, g: Any) -> Truth:
-    """Must g, head of waiting, let the swapped go first? In V0 always, in kvproof those that rank before it."""
-    return negate(either(e.swapped.n == 0, both(negate(e.config.vllm_v0), ahead_of(e, g, e.swapped))))
+def waits_its_turn(e: Any, g: Any, delay: Truth) -> Truth:
+    """Must g, head of waiting, wait for the delay, or because the pass has evicted it, or for the swapped?
+
+    V0 lets all that are swapped go first (with chunked prefill none), kvproof those that rank before g.
+    """
+    first = choose(e.config.vllm_v0, e.config.enable_chunked_prefill, ahead_of(e, g, e.swapped))
+    delayed = both(e.running.n >= 1, delay)
+    return either(delayed, e.plan.victim[g], negate(either(e.swapped.n == 0, first)))
 
 
 def nobody_else_moves(d: Any, e: Any, g: Any) -> Clause:
@@ -70,12 +111,15 @@ def nobody_else_moves(d: Any, e: Any, g: Any) -> Clause:
     )
 
 
-def admission(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
-    """g, head of waiting, is refused, admitted, or waits. `went_on`: the step said that there may be more to do."""
-    c, turn = e.config, negate(waits_its_turn(e, g))
+def admission(d: Any, e: Any, g: Any, went_on: Any, delay: Truth) -> list[Clause]:
+    """g, head of waiting, is refused, admitted, or waits. `went_on`: the step said that there may be more to do.
+
+    `delay`: has the one that waits longest not waited long enough?
+    """
+    turn = negate(waits_its_turn(e, g, delay))
     refused = both(turn, refusable(e, g))
     admitted = both(turn, negate(refusable(e, g)), admissible(e, g, e.spent))
-    computed = least(e.length[g], c.max_num_batched_tokens)
+    computed = least(e.length[g], e.config.max_num_batched_tokens - e.spent)
     outcome = choose(e.length[g] > e.prompt[g], Status.FINISHED_CAPACITY, Status.FINISHED_IGNORED)
     return [
         nobody_else_moves(d, e, g),
@@ -97,7 +141,7 @@ def first_of(e: Any, g: Any, has: Any) -> Truth:
 def left_waiting(d: Any, g: Any) -> Clause:
     """When a pass has admitted whom it could: g, if it is the head of waiting, has to wait its turn or cannot be admitted."""
     head = both(d.status[g] == W, first_of(d, g, lambda t: d.status[t] == W))
-    blocked = either(waits_its_turn(d, g), both(negate(refusable(d, g)), negate(admissible(d, g, d.spent))))
+    blocked = either(waits_its_turn(d, g, d.delay), both(negate(refusable(d, g)), negate(admissible(d, g, d.spent))))
     return ("one_queue: nobody waits in vain", implies(head, blocked))
 
 
@@ -105,7 +149,7 @@ def left_swapped(d: Any, g: Any) -> Clause:
     """When a pass has brought back whom it could: g, if it is the head of swapped, has to wait its turn or cannot come back."""
     head = both(d.status[g] == S, first_of(d, g, lambda t: d.status[t] == S))
     turn = either(d.config.vllm_v0, ahead_of(d, g, d.waiting))
-    never = d.table.held[g] + takes(d, g, d.length[g]) > d.config.num_gpu_blocks
+    never = comes_with(d, g) > d.config.num_gpu_blocks
     return ("one_queue: nobody stays swapped in vain", implies(both(head, turn), both(negate(never), negate(returnable(d, g)))))
 
 
@@ -114,24 +158,33 @@ def prefill_turn(e: Any) -> Truth:
     return either(e.config.vllm_v0, negate(e.prefilled), e.running.n == e.prefilling.n)
 
 
-def turns(d: Any, e: Any, g: Any) -> list[Clause]:
-    """What a pass does first, and that it leaves nobody in line who could go on: g is any group."""
+def turns(d: Any, e: Any, g: Any, calm: Truth) -> list[Clause]:
+    """What a pass does first, and that it leaves nobody in line who could go on: g is any group. `calm`: no event strikes it."""
+    either_or = negate(e.config.enable_chunked_prefill)
+    plain = both(calm, either_or, negate(e.config.priority))
     stays = both(e.status[g] == W, d.status[g] == W)
     head = both(stays, first_of(e, g, lambda t: both(e.status[t] == W, d.status[t] == W)))
-    before = either(waits_its_turn(e, g), both(negate(refusable(e, g)), negate(admissible(e, g, 0))))
-    back = both(negate(d.prefilled), d.plan.victims == 0)
+    before = either(waits_its_turn(e, g, d.delay), both(negate(refusable(e, g)), negate(admissible(e, g, 0))))
+    back = both(plain, negate(d.prefilled), d.plan.victims == 0)
     admitted = d.forall(
         "group", lambda t: negate(both(e.status[t] == W, d.status[t] == R)), lambda t: [[d.status[t]], [e.status[t]]]
     )
     return [
-        ("one_queue: who decodes is not passed over", either(prefill_turn(e), admitted)),
-        ("one_queue: an unfinished prefill goes first", implies(both(prefill_turn(e), e.prefilling.n >= 1), d.prefilled)),
+        ("one_queue: who decodes is not passed over", either(prefill_turn(e), admitted, negate(plain))),
+        (
+            "one_queue: an unfinished prefill goes first",
+            implies(both(plain, prefill_turn(e), e.prefilling.n >= 1), d.prefilled),
+        ),
         (
             "one_queue: nobody waits in vain",
             implies(
-                both(head, prefill_turn(e)),
-                either(both(d.prefilled, left_waiting(d, g)[1]), both(negate(d.prefilled), before)),
+                both(plain, head, prefill_turn(e)),
+                either(both(d.prefilled, left_waiting(d, g)[1]), before),
             ),
+        ),
+        (
+            "one_queue: nobody waits in vain, in a step of decodes and prompts",
+            implies(both(e.config.enable_chunked_prefill, negate(e.config.vllm_v0)), left_waiting(d, g)[1]),
         ),
         ("one_queue: nobody stays swapped in vain", implies(back, left_swapped(d, g)[1])),
     ]
@@ -139,14 +192,16 @@ def turns(d: Any, e: Any, g: Any) -> list[Clause]:
 
 def returnable(e: Any, g: Any) -> Truth:
     """Has the pass seats, tokens and blocks for swapped group g and its next tokens?"""
-    c, n = e.config, e.members.n[g]
-    blocks = e.table.held[g] + takes(e, g, e.length[g])
-    return both(e.seqs + e.seats[g] <= c.max_num_seqs, e.spent + n <= c.max_num_batched_tokens, blocks <= e.gpu.n - kept_free(e))
+    c = e.config
+    tokens = choose(in_prefill(e, g), choose(c.enable_chunked_prefill, 1, 0), e.members.n[g])
+    return both(seated(e, g), e.spent + tokens <= c.max_num_batched_tokens, comes_with(e, g) <= e.gpu.n - kept_free(e))
 
 
 def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
     """g, head of swapped, is ended, brought back, or has to wait."""
-    never = e.table.held[g] + takes(e, g, e.length[g]) > e.config.num_gpu_blocks
+    never = comes_with(e, g) > e.config.num_gpu_blocks
+    piece = least(e.length[g] - e.computed[g], e.config.max_num_batched_tokens - e.spent)
+    tokens = choose(in_prefill(e, g), choose(e.config.enable_chunked_prefill, piece, 0), e.members.n[g])
     turn = either(e.config.vllm_v0, ahead_of(e, g, e.waiting))
     ended, back = both(turn, never), both(turn, negate(never), returnable(e, g))
     return [
@@ -156,7 +211,7 @@ def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
             d.status[g] == choose(ended, Status.FINISHED_CAPACITY, choose(back, R, S)),
         ),
         ("total: the step goes on exactly if it did something", iff(went_on, either(ended, back))),
-        ("budget_exact: a token a sequence", d.spent == e.spent + choose(back, e.members.n[g], 0)),
+        ("budget_exact: a token a sequence, or a piece", d.spent == e.spent + choose(back, tokens, 0)),
         (joins(d, e, g, d.running)[0], implies(back, joins(d, e, g, d.running)[1])),
     ]
 
@@ -176,61 +231,86 @@ def piece(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
 
 
 def host_need(e: Any, g: Any) -> Any:
-    """Host blocks asked for to swap g, which decodes, out: those it holds; V0 asks for its next append as well."""
-    more = choose(e.config.vllm_v0, takes(e, g, e.clock - e.born[g]), 0)
-    return e.table.held[g] + more
+    """Host blocks asked for to swap g out: those it holds; V0 asks for the next append of one that decodes as well."""
+    more = both(e.config.vllm_v0, negate(e.prefilling.has_[g]))
+    return e.table.held[g] + choose(more, takes(e, g, e.clock - e.born[g]), 0)
 
 
 def mode(d: Any, e: Any, g: Any, wish: Any) -> list[Clause]:
     """g, which runs, is preempted as the policy wishes (`wish`: swap), if that is possible, else in the other way; or it ends."""
     single = e.members.n[g] == 1
-    swappable = both(negate(e.prefilling.has_[g]), host_need(e, g) <= e.cpu.n)
-    swapped = both(either(wish, negate(single)), swappable)
+    swapped = both(either(wish, negate(single)), host_need(e, g) <= e.cpu.n)
     recomputed = both(negate(swapped), single)
-    back, front = joins(d, e, g, d.swapped), _joins_front(d, e, g)
+    back, front = joins(d, e, g, d.swapped), _joins_line(d, e, g)
     return [
         nobody_else_moves(d, e, g),
         ("total: as wished if possible", d.status[g] == choose(swapped, S, choose(recomputed, W, Status.FINISHED_CAPACITY))),
         (back[0], both(implies(swapped, back[1]), implies(recomputed, front))),
         (
             "budget_exact: what it would have used is given back",
-            d.spent == e.spent - choose(e.prefilling.has_[g], 0, e.members.n[g]),
+            d.spent == e.spent - choose(either(e.config.vllm_v0, e.prefilling.has_[g]), 0, e.members.n[g]),
         ),
         ("recompute_keeps_output: nothing counts as computed", implies(recomputed, d.computed[g] == 0)),
+        (
+            "recompute_keeps_output: what is swapped counts as computed",
+            implies(swapped, d.computed[g] == choose(e.prefilling.has_[g], e.computed[g], tokens_of(e, g))),
+        ),
     ]
 
 
-def _joins_front(d: Any, e: Any, g: Any) -> Truth:
-    first = d.forall(
-        "group", lambda t: implies(both(d.waiting.has_[t], t != g), d.key[g] < d.key[t]), lambda t: [[d.waiting.has_[t]]]
-    )
-    return choose(e.config.vllm_v0, both(first, d.ticket == e.ticket + 1), both(d.key[g] == e.key[g], d.ticket == e.ticket))
+def _joins_line(d: Any, e: Any, g: Any) -> Truth:
+    """V0: in front of all that wait, or (with chunked prefill, until the pass has admitted others) behind them."""
+
+    def before(t: Any) -> Truth:
+        return choose(e.config.enable_chunked_prefill, d.key[t] < d.key[g], d.key[g] < d.key[t])
+
+    place = d.forall("group", lambda t: implies(both(d.waiting.has_[t], t != g), before(t)), lambda t: [[d.waiting.has_[t]]])
+    return choose(e.config.vllm_v0, both(place, d.ticket == e.ticket + 1), both(d.key[g] == e.key[g], d.ticket == e.ticket))
 
 
-def victim(d: Any, e: Any, g: Any, blocks: Any, last: Any, went_on: Any) -> list[Clause]:
-    """`last`, the tail of the running queue, is preempted if g lacks blocks and is not the tail itself."""
-    lacks = both(blocks > e.gpu.n, last != g)
+def standing(d: Any, g: Any) -> Any:
+    """V0, after a step of decodes and prompts: where running g stands. 0 not reached, 1 and 2 back from the host (decodes,
+    prefills), 3 decodes, 4 and 5 prefills (done, not done), 6 new prefills."""
+    p = d.plan
+    going_on = choose(p.first[g], 6, choose(d.prefilling.has_[g], 5, 4))
+    here = choose(p.piece[g] > 0, going_on, choose(d.prefilling.has_[g], 0, 3))
+    return choose(d.idle.has_[g], 0, choose(p.back[g], choose(p.piece[g] > 0, 2, 1), here))
+
+
+def victim(d: Any, e: Any, g: Any, last: Any, went_on: Any) -> list[Clause]:
+    """`last`, the tail of the running queue, is preempted for g, which lacks blocks, unless g is the tail itself."""
+    goes = both(negate(e.granted), last != g)
     return [
         nobody_else_moves(d, e, last),
-        ("victim_is_last: preempted exactly if blocks lack", iff(d.status[last] == R, negate(lacks))),
-        ("total: the step goes on exactly if it did something", iff(went_on, lacks)),
+        ("victim_is_last: the tail, but not g itself", iff(d.status[last] == R, negate(goes))),
+        ("total: the step goes on exactly if it did something", iff(went_on, goes)),
     ]
 
 
 def service(d: Any, e: Any, g: Any) -> list[Clause]:
-    """Nobody is preempted for g, which decodes, while the blocks that it needs are free; V0 asks for one a sequence always."""
-    blocks = choose(e.config.vllm_v0, e.members.n[g], takes(e, g, e.clock - e.born[g]))
+    """Nobody is preempted for g, which decodes, while the blocks that it needs are free (in V0: those that it touches).
+
+    V0 leaves g idle when the token budget is spent.
+    """
+    tokens, c = e.clock - e.born[g], e.config
+    needed = takes(e, g, tokens)
+    asked = e.per_sequence(g, e.blocks_of(tokens + c.num_lookahead_slots) - e.full_of(tokens - e.ungiven[g]))
+    blocks = choose(both(c.vllm_v0, asked >= needed), asked, needed)
+    idle = both(c.vllm_v0, either(e.stopped, c.max_num_batched_tokens - e.spent < e.members.n[g]))
     same = d.forall("group", lambda t: d.status[t] == e.status[t], lambda t: [[d.status[t]]])
-    exceeds = both(negate(e.config.vllm_v0), e.table.held[g] + blocks > e.config.num_gpu_blocks)
-    recomputed = both(d.status[g] == W, e.members.n[g] == 1)
+    lacks = both(blocks > e.gpu.n, negate(idle))
+    exceeds = both(negate(c.vllm_v0), e.table.held[g] + blocks > c.num_gpu_blocks)
+    single, ended = e.members.n[g] == 1, d.status[g] == Status.FINISHED_CAPACITY
+    recomputed = both(d.status[g] == W, single)
     return [
-        ("victim_is_last: nobody leaves while there is room", implies(blocks <= e.gpu.n, same)),
+        ("victim_is_last: nobody leaves while there is room", implies(both(negate(e.testing), negate(lacks)), same)),
+        ("budget_exact: only V0 leaves anybody idle, when the budget is spent", iff(d.idle.has_[g], idle)),
         (
             "infeasible_refused: a single sequence ends exactly if it exceeds the pool",
-            implies(e.members.n[g] == 1, iff(d.status[g] == Status.FINISHED_CAPACITY, both(exceeds, blocks > e.gpu.n))),
+            implies(single, both(implies(ended, exceeds), implies(both(exceeds, lacks), ended))),
         ),
         (
             "victim_is_last: it is recomputed only if blocks lack without it",
-            implies(recomputed, d.gpu.n - e.table.held[g] < blocks),
+            implies(both(recomputed, negate(e.testing)), d.gpu.n - e.table.held[g] < blocks),
         ),
     ]

@@ -127,7 +127,7 @@ def tokens_kept(d: Any, e: Any) -> Clause:
         return implies(
             both(unfinished(e, g), unfinished(d, g)),
             lambda: both(
-                tokens_of(d, g) == tokens_of(e, g) + choose(both(d.sampling.has_[g], negate(e.sampling.has_[g])), 1, 0),
+                tokens_of(d, g) == tokens_of(e, g),
                 d.prompt[g] == e.prompt[g],
             ),
         )
@@ -185,8 +185,9 @@ def victim_is_last(d: Any, e: Any) -> Clause:
 
 
 def decode_budget(d: Any) -> Clause:
-    """The budget of a decode step is one token for each sequence that decodes."""
-    return ("budget_exact: a token per decoding sequence", d.spent == d.decoders)
+    """kvproof: a step that decodes costs a token for each sequence that decodes, and those of the pieces of prompts."""
+    exact = d.spent == d.decoders - d.sampling.live + d.plan.total
+    return ("budget_exact: a token per decoding sequence", either(d.config.vllm_v0, exact))
 
 
 def nobody_due(d: Any) -> Clause:

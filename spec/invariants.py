@@ -8,7 +8,7 @@ from typing import Any
 
 from kvproof.core.status import Status
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
-from kvproof.spec.ownership import Clause, Exempt, R, S, W, blocks, decodes, nobody, placement, unfinished
+from kvproof.spec.ownership import Clause, Exempt, R, S, W, ahead, blocks, decodes, nobody, placement, tokens_of, unfinished
 
 
 # --- queues, calendars, counts ---------------------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ def one_queue(d: Any, exempt: Exempt = nobody) -> Truth:
                 iff(d.waiting.has_[g], d.status[g] == W),
                 iff(d.swapped.has_[g], d.status[g] == S),
                 implies(d.prefilling.has_[g], d.status[g] == R),
-                implies(d.sampling.has_[g], decodes(d, g)),
+                implies(either(d.sampling.has_[g], d.idle.has_[g]), decodes(d, g)),
             ),
         )
 
@@ -32,7 +32,7 @@ def one_queue(d: Any, exempt: Exempt = nobody) -> Truth:
         clause,
         lambda g: [
             *([[d.status[g]], [d.running.has_[g]], [d.waiting.has_[g]], [d.swapped.has_[g]]]),
-            *([[d.prefilling.has_[g]], [d.sampling.has_[g]]]),
+            *([[d.prefilling.has_[g]], [d.sampling.has_[g]], [d.idle.has_[g]]]),
         ],
     )
 
@@ -43,16 +43,19 @@ def legal_status(d: Any) -> Truth:
 
 
 def keys_distinct(d: Any) -> Truth:
-    """No two unfinished groups have one key; keys and ids are below the ticket."""
+    """No two unfinished groups have one key; V0's are below the ticket, kvproof's are (priority, arrival)."""
 
     def clause(g: Any, h: Any) -> Truth:
         return implies(both(unfinished(d, g), unfinished(d, h), d.key[g] == d.key[h]), g == h)
 
     def bound(g: Any) -> Truth:
         return both(
-            implies(unfinished(d, g), both(-d.ticket < d.key[g], d.key[g] < d.ticket)),
+            implies(
+                unfinished(d, g), choose(d.config.vllm_v0, both(-d.ticket < d.key[g], d.key[g] < d.ticket), d.key[g] == d.rank(g))
+            ),
             implies(d.status[g] != Status.ABSENT, both(g >= 0, g < d.ticket)),
             d.ticket >= 0,
+            either(d.config.vllm_v0, d.ticket <= d.ranks),
         )
 
     return both(
@@ -84,11 +87,12 @@ def calendars(d: Any, exempt: Exempt = nobody) -> Truth:
 
 
 def not_missed(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> Truth:
-    """No alarm has been missed. After a decode pass nobody is due."""
+    """No alarm has been missed. After a decode pass nobody is due; who is idle is looked at in the next."""
     late = 0 if clock_passed else choose(both(d.issued, negate(d.prefilled)), 1, 0)
 
     def clause(g: Any) -> Truth:
-        return implies(both(negate(exempt(g)), decodes(d, g)), lambda: d.alarm[g] >= d.clock + late)
+        again = implies(d.idle.has_[g], d.alarm[g] <= d.clock + (0 if clock_passed else 1))
+        return implies(both(negate(exempt(g)), decodes(d, g)), lambda: both(d.alarm[g] >= d.clock + late, again))
 
     return d.forall("group", clause, lambda g: [[d.status[g]]])
 
@@ -100,10 +104,10 @@ def not_expired(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> 
     """
 
     def clause(g: Any) -> Truth:
-        late = 0 if clock_passed else choose(d.sampling.has_[g], 0, 1)
+        late = 0 if clock_passed else 1 - ahead(d, g)
         return implies(
             both(negate(exempt(g)), decodes(d, g)),
-            lambda: both(d.expires[g] >= d.clock + late, d.expires[g] <= d.born[g] + d.limit[g]),
+            lambda: both(d.expires[g] >= d.clock + late, d.expires[g] <= d.born[g] + d.limit[g] - ahead(d, g)),
         )
 
     return d.forall("group", clause, lambda g: [[d.status[g]]])
@@ -129,45 +133,55 @@ def lengths(d: Any) -> Truth:
             ),
             implies(stored, lambda: both(d.prompt[g] <= d.length[g], d.length[g] < d.limit[g])),
             implies(d.status[g] == W, lambda: both(d.computed[g] == 0, d.members.n[g] == 1)),
+            implies(both(d.status[g] == R, d.prefilling.has_[g]), d.computed[g] < d.length[g]),
+            implies(d.status[g] == S, lambda: d.computed[g] <= d.length[g]),
             implies(
-                both(d.status[g] == R, d.prefilling.has_[g]),
-                both(d.computed[g] > 0, d.computed[g] < d.length[g], d.members.n[g] == 1),
+                either(both(d.status[g] == R, d.prefilling.has_[g]), both(d.status[g] == S, d.computed[g] < d.length[g])),
+                lambda: both(d.computed[g] >= 0, d.members.n[g] == 1),
             ),
             implies(
                 decodes(d, g),
                 lambda: both(
                     d.prompt[g] <= d.clock - d.born[g],
-                    implies(
-                        d.sampling.has_[g],
-                        both(
-                            d.prompt[g] <= d.length[g],
-                            d.computed[g] == d.length[g],
-                            d.clock - d.born[g] == d.length[g] + 1,
-                        ),
-                    ),
+                    implies(d.sampling.has_[g], both(d.computed[g] == d.length[g], d.clock - d.born[g] == d.length[g])),
                 ),
             ),
+            implies(unfinished(d, g), both(d.ungiven[g] >= 1, d.ungiven[g] <= tokens_of(d, g))),
         )
 
     return d.forall("group", clause, lambda g: [[d.status[g]], [d.sampling.has_[g]]])
 
 
 def sampling_only_after_prefill(d: Any) -> Truth:
-    """The set of groups whose prefill has just ended is empty but between a prefill pass and its commit."""
+    """Nobody's prefill has just ended, and nobody is idle, but between a pass and its commit; only V0 leaves anybody idle."""
 
     def clause(g: Any) -> Truth:
-        return implies(d.sampling.has_[g], both(d.issued, d.prefilled))
+        return both(
+            implies(d.sampling.has_[g], both(d.issued, iff(d.prefilled, negate(d.config.enable_chunked_prefill)))),
+            implies(d.idle.has_[g], both(d.issued, d.config.vllm_v0, negate(d.prefilled))),
+        )
 
-    return d.forall("group", clause, lambda g: [[d.sampling.has_[g]]])
+    return d.forall("group", clause, lambda g: [[d.sampling.has_[g]], [d.idle.has_[g]]])
+
+
+def whole_prompts(d: Any) -> Clause:
+    """Without chunked prefill V0 computes every prompt in one step."""
+
+    def clause(g: Any) -> Truth:
+        return both(negate(d.prefilling.has_[g]), implies(d.status[g] == S, d.computed[g] == d.length[g]))
+
+    whole = both(d.config.vllm_v0, negate(d.config.enable_chunked_prefill))
+    everybody = d.forall("group", clause, lambda g: [[d.status[g]], [d.prefilling.has_[g]]])
+    return ("helper: V0 computes whole prompts", either(negate(whole), both(d.prefilling.n == 0, everybody)))
 
 
 def seats(d: Any) -> Truth:
-    """Seats and decoding sequences are counted, within the limit. At most one prompt is in mid-prefill; in V0 none."""
+    """Seats and decoding sequences are counted, within the limit (with chunked prefill V0 counts only what it schedules)."""
     return both(
         d.seqs == d.running.weight,
         d.decoders == d.running.live - d.prefilling.live,
-        d.seqs <= d.config.max_num_seqs,
-        d.prefilling.n <= choose(d.config.vllm_v0, 0, 1),
+        either(both(d.config.vllm_v0, d.config.enable_chunked_prefill), d.seqs <= d.config.max_num_seqs),
+        implies(d.config.enable_chunked_prefill, negate(d.prefilled)),
     )
 
 
@@ -187,5 +201,5 @@ def bookkeeping(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> 
 
 def invariants(d: Any, in_pass: bool = False, clock_passed: bool = False) -> list[Clause]:
     """All of them; some are suspended in the middle of a pass or of a commit."""
-    between = [] if in_pass else [("helper: sampling only after a prefill", sampling_only_after_prefill(d))]
+    between = [] if in_pass else [("helper: sampling only after a prefill", sampling_only_after_prefill(d)), whole_prompts(d)]
     return blocks(d) + placement(d) + bookkeeping(d, clock_passed=clock_passed) + between

@@ -25,6 +25,11 @@ def decodes(d: Any, g: Any) -> Truth:
     return both(d.status[g] == R, negate(d.prefilling.has_[g]))
 
 
+def ahead(d: Any, g: Any) -> Any:
+    """1 if the commit gives g a token without moving the clock (its prefill has ended in a step of prefills), else 0."""
+    return choose(both(d.sampling.has_[g], negate(d.config.enable_chunked_prefill)), 1, 0)
+
+
 def tokens_of(d: Any, g: Any) -> Any:
     """Tokens (prompt + generated) of an unfinished group."""
     return choose(decodes(d, g), d.clock - d.born[g], d.length[g])
@@ -54,10 +59,12 @@ def parameters(d: Any) -> Truth:
         c.num_gpu_blocks >= 1,
         c.num_cpu_blocks >= 0,
         c.watermark_blocks >= 0,
+        c.watermark_blocks < c.num_gpu_blocks,
         c.max_num_seqs >= 1,
         c.max_model_len >= 1,
         c.max_num_batched_tokens >= c.max_num_seqs,
-        implies(c.vllm_v0, c.max_num_batched_tokens >= c.max_model_len),
+        c.num_lookahead_slots >= 0,
+        implies(both(c.vllm_v0, negate(c.enable_chunked_prefill)), c.max_num_batched_tokens >= c.max_model_len),
     )
 
 
@@ -227,6 +234,11 @@ def lockstep(d: Any, exempt: Exempt = nobody) -> Truth:
     )
 
 
+def lookahead(d: Any, g: Any) -> Any:
+    """Lookahead slots that each sequence of g may have: siblings get none."""
+    return choose(d.members.n[g] == 1, d.config.num_lookahead_slots, 0)
+
+
 def table_length(d: Any, exempt: Exempt = nobody) -> Truth:
     """The tables hold the slots of all tokens but perhaps the last one, and not a block more than those of all tokens."""
     t = d.table
@@ -234,18 +246,17 @@ def table_length(d: Any, exempt: Exempt = nobody) -> Truth:
     def clause(g: Any, q: Any) -> Truth:
         slots = d.span(t.size_[g, q])
         tokens = d.clock - d.born[g]
+        whole = both(d.status[g] == R, d.prefilling.has_[g])
+        most = d.config.block_size + lookahead(d, g)
         return implies(
             both(negate(exempt(g)), d.members.has_[g, q]),
             both(
+                implies(decodes(d, g), lambda: both(tokens - 1 <= slots, slots < tokens + most)),
+                implies(d.status[g] == S, both(d.length[g] - 1 <= slots, slots < d.length[g] + most)),
                 implies(
-                    decodes(d, g),
-                    lambda: both(tokens - 1 <= slots, slots < tokens + d.config.block_size - choose(d.sampling.has_[g], 1, 0)),
+                    either(whole, both(d.status[g] == S, d.computed[g] < d.length[g])),
+                    both(d.length[g] <= slots, slots < d.length[g] + d.config.block_size),
                 ),
-                implies(
-                    either(d.status[g] == S, both(d.status[g] == R, d.prefilling.has_[g])),
-                    both(d.length[g] - 1 <= slots, slots < d.length[g] + d.config.block_size),
-                ),
-                implies(both(d.status[g] == R, d.prefilling.has_[g]), d.length[g] <= slots),
             ),
         )
 
@@ -259,19 +270,24 @@ def due_in_time(d: Any, exempt: Exempt = nobody) -> Truth:
         slots = d.span(d.table.size_[g, q])
         return implies(
             both(negate(exempt(g)), decodes(d, g), d.members.has_[g, q]),
-            d.alarm[g] <= d.born[g] + slots + 1,
+            d.alarm[g] <= d.born[g] + slots + 1 - ahead(d, g) + choose(d.idle.has_[g], 1, 0),
         )
 
     return d.forall("sequence", clause, lambda g, q: [[d.table.size_[g, q]], [d.members.has_[g, q]]])
 
 
+def writes_own(d: Any, g: Any) -> Truth:
+    """Does decoding g write its next token into blocks of its own: it is not looked at before, or was prefilled just now?"""
+    return either(both(d.alarm[g] > d.clock, negate(d.idle.has_[g])), d.sampling.has_[g])
+
+
 def tails_exclusive(d: Any, exempt: Exempt = nobody) -> Truth:
-    """Whose alarm does not ring now writes its next token into a block that nobody else refers to."""
+    """Whose alarm does not ring now, and who is not idle, writes its next token into a block that nobody else refers to."""
     t = d.table
 
     def clause(g: Any, q: Any) -> Truth:
         return implies(
-            both(negate(exempt(g)), decodes(d, g), d.alarm[g] > d.clock, d.members.has_[g, q]),
+            both(negate(exempt(g)), decodes(d, g), writes_own(d, g), d.members.has_[g, q]),
             lambda: d.refs.of[t.at[g, q, t.size_[g, q] - 1]] == 1,
         )
 

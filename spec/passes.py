@@ -6,7 +6,7 @@ They add to `effects` what is said of a pass as a whole. `out_to` and `in_to` ar
 from typing import Any
 
 from kvproof.core.status import Status
-from kvproof.spec.decisions import takes
+from kvproof.spec.decisions import in_prefill, takes
 from kvproof.spec.effects import (
     contents_kept,
     hazards,
@@ -82,10 +82,11 @@ def copies(d: Any, e: Any) -> list[Clause]:
 def budget(d: Any) -> list[Clause]:
     """What the pass spent is what the plan holds, within both limits. `d.spent` of a concrete state is counted from the plan."""
     p, c = d.plan, d.config
-    decode = both(d.spent == d.decoders, p.total == 0)
+    decode = d.spent == d.decoders - d.sampling.live - d.idle.live + p.total
+    seats = either(d.running.weight <= c.max_num_seqs, both(c.vllm_v0, c.enable_chunked_prefill))
     return [
-        ("budget_exact: the sum over the plan", both(implies(d.prefilled, d.spent == p.total), either(d.prefilled, decode))),
-        ("budget_exact: never above the limits", both(d.spent <= c.max_num_batched_tokens, d.running.weight <= c.max_num_seqs)),
+        ("budget_exact: the sum over the plan", choose(d.prefilled, d.spent == p.total, decode)),
+        ("budget_exact: never above the limits", both(d.spent <= c.max_num_batched_tokens, seats)),
     ]
 
 
@@ -119,8 +120,9 @@ def overtaking(d: Any, e: Any) -> Clause:
 
 
 def needs(e: Any, g: Any) -> Any:
-    """Blocks that g holds once it has the slots of its next token."""
-    return e.table.held[g] + takes(e, g, tokens_of(e, g))
+    """Blocks that g holds once it has the slots of its next token; it has them already in the middle of its prefill."""
+    has = either(e.prefilling.has_[g], both(e.status[g] == S, in_prefill(e, g)))
+    return e.table.held[g] + choose(has, 0, takes(e, g, tokens_of(e, g)))
 
 
 def refusals(d: Any, e: Any) -> Clause:
@@ -150,15 +152,18 @@ def refusals(d: Any, e: Any) -> Clause:
 
 
 def progress(d: Any, e: Any) -> Clause:
-    """kvproof: while anybody is unfinished, a pass schedules a token or ends somebody."""
+    """kvproof: while anybody is unfinished, a pass schedules a token or ends somebody, or all that ran made way for the head."""
     nothing_to_do = both(e.waiting.n == 0, e.running.n == 0, e.swapped.n == 0)
-    return ("no_deadlock: a token or an end", either(nothing_to_do, d.spent >= 1, d.plan.ends >= 1))
+    made_way = both(d.config.priority, e.running.n >= 1, d.running.n == 0, d.plan.victims >= 1)
+    return ("no_deadlock: a token or an end", either(nothing_to_do, d.spent >= 1, d.plan.ends >= 1, made_way))
 
 
-def of_pass(d: Any, e: Any) -> list[Clause]:
-    """Every clause about one pass; some only of profile kvproof."""
+def of_pass(d: Any, e: Any, calm: Truth = True) -> list[Clause]:
+    """Every clause about one pass; some only of profile kvproof, or (`calm`) if no event has struck it."""
     p = d.plan
-    kvproof_only = [victim_is_last(d, e), overtaking(d, e), refusals(d, e), progress(d, e)]
+    struck = negate(calm)
+    undisturbed = [victim_is_last(d, e), progress(d, e)]
+    kvproof_only = [overtaking(d, e), refusals(d, e), *((name, either(struck, c)) for name, c in undisturbed)]
     return [
         ("status_graph: legal moves", legal_moves(d, e)),
         reported(d, e),
@@ -169,21 +174,25 @@ def of_pass(d: Any, e: Any) -> list[Clause]:
         *copies(d, e),
         *victims(d),
         *budget(d),
-        ("no_swap_both_ways: nothing comes in when somebody went", either(p.victims == 0, p.ins == 0)),
+        ("no_swap_both_ways: nothing comes in when somebody went", either(p.victims == 0, p.ins == 0, d.config.vllm_v0)),
         (nobody_due(d)[0], either(d.prefilled, nobody_due(d)[1])),
         *((name, implies(negate(d.config.vllm_v0), c)) for name, c in kvproof_only),
     ]
 
 
-def of_commit(d: Any, e: Any, got: Any) -> list[Clause]:
-    """Who was scheduled for a token and has a result (`got[g]`) advances by one, nobody else; who goes on keeps its status."""
+def of_commit(d: Any, e: Any, got: Any, more: Any) -> list[Clause]:
+    """Who was scheduled for a token and has a result (`got[g]`) advances by one, nobody else; who goes on keeps its status.
+
+    more[g]: further tokens that lookahead gave it, if its slots and its limit allow.
+    """
 
     def clause(g: Any) -> Truth:
-        decoded = choose(both(decodes(e, g), got[g]), 1, 0)
-        sampled = choose(both(e.sampling.has_[g], negate(got[g])), -1, 0)
+        scheduled = choose(e.prefilled, e.sampling.has_[g], both(decodes(e, g), negate(e.idle.has_[g])))
+        one = choose(both(scheduled, got[g]), 1, 0)
+        gained = tokens_of(d, g) - tokens_of(e, g)
         return implies(
             both(unfinished(e, g), unfinished(d, g)),
-            lambda: both(d.status[g] == e.status[g], tokens_of(d, g) == tokens_of(e, g) + choose(e.prefilled, sampled, decoded)),
+            lambda: both(d.status[g] == e.status[g], one <= gained, gained <= one + more[g], tokens_of(d, g) <= d.limit[g]),
         )
 
     return [("recompute_keeps_output: results are counted once", d.forall("group", clause, lambda g: [[d.status[g]]]))]

@@ -38,6 +38,7 @@ class PlanView:
         self.victim, self.ended_ = Has(g for g, _ in p.preempted), Has(g for g, _ in p.ended)
         self.grown, self.back = Has(g for g, _, _, _ in p.slots), Has(p.resumed)
         self.piece = Default({g: n for g, _, n in p.prefills}, 0)
+        self.first = Has(g for g, start, _ in p.prefills if start == 0)
         self.out_of, self.in_of, self.copy_of = origins(p.swap_out), origins(p.swap_in), origins(p.copy)
         self.out_to, self.in_to = Default(dict(p.swap_out), -1), Default(dict(p.swap_in), -1)
         self.copied_from = Has(s for s, _ in p.copy)

@@ -38,7 +38,14 @@ class Told:
         if not rows:
             self.rows.pop(g, None)
 
-    def forked(self, g: int, parent: int, child: int) -> None:
-        """The engine forked: the child's table is its parent's."""
+    def trimmed(self, g: int, q: int, n: int) -> None:
+        """The engine cut the table of q to n blocks, before a fork."""
+        del self.rows.get(g, {}).get(q, [])[n:]
+
+    def forked(self, g: int, parent: int, child: int, blocks: int | None = None) -> None:
+        """The engine forked: the child's table is its parent's, both cut to the `blocks` that are written (None: all are)."""
         rows = self.rows.setdefault(g, {})
-        rows[child] = list(rows.get(parent, ()))
+        row = rows.setdefault(parent, [])
+        if blocks is not None:
+            del row[blocks:]
+        rows[child] = list(row)

@@ -16,11 +16,11 @@ from kvproof.spec.planview import PlanView
 from kvproof.spec.readings import Default, Has
 from kvproof.spec.told import Told
 from kvproof.store.collections import cell_blocks
-from kvproof.store.draft import State
+from kvproof.store.draft import QUEUES, RANKS, State
 from kvproof.store.plan import Plan
 
 Tuples = Iterable[tuple[int, ...]]
-NEVER = 2**62
+NEVER = 2**200
 """Of a group that has no such number: larger than any clock or key."""
 DEFAULTS = {
     "status": 0,
@@ -32,6 +32,8 @@ DEFAULTS = {
     "born": NEVER,
     "seats": 1,
     "reserve": 1,
+    "priority": 0,
+    "ungiven": 1,
     "alarm": 0,
     "expires": 0,
 }
@@ -171,6 +173,8 @@ class View:
     born: Default
     seats: Default
     reserve: Default
+    priority: Default
+    ungiven: Default
     alarm: Default
     expires: Default
     waiting: QueueView
@@ -178,6 +182,7 @@ class View:
     swapped: QueueView
     prefilling: QueueView
     sampling: QueueView
+    idle: QueueView
 
     def __init__(self, state: State, plan: Plan | None = None, told: Told | None = None, before: "View | None" = None) -> None:
         self.state, self.config = state, state.config
@@ -193,10 +198,12 @@ class View:
         self.refs = RefsView(state.refs.to_dict(), self.table.entries, self.config.num_gpu_blocks)
         self.due, self.expiry = CalendarView(state.due.to_dict()), CalendarView(state.expiry.to_dict())
         self.gpu, self.cpu = StackView(state.gpu, state.gpu_free), StackView(state.cpu, state.cpu_free)
-        for name in ("waiting", "running", "swapped", "prefilling", "sampling"):
+        for name in QUEUES:
             setattr(self, name, QueueView(getattr(state, name)[1], self.members, self.seats))
         self.plan = PlanView(plan, told)
         self.spent = self.plan.total + sum(self.members.n[g] for g in plan.decodes) if plan is not None else 0
+        self.charged, self.stopped, self.granted = 0, False, False  # as a pass begins
+        self.testing = self.config.artificial_preemption is not None or len(state.deny) > 0
         self.before = before
         self.failures: list[tuple[str, tuple[int, ...]]] = []
         """Which clause body was false of what, in the order of evaluation."""
@@ -205,6 +212,33 @@ class View:
     def span(self, blocks: int) -> int:
         """Slots of `blocks` blocks."""
         return self.config.block_size * blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.config.block_size)
+
+    def full_blocks(self, tokens: int) -> int:
+        """Blocks that so many tokens fill."""
+        return tokens // self.config.block_size
+
+    blocks_of, full_of = blocks_for, full_blocks
+
+    def per_sequence(self, g: int, blocks: int) -> int:
+        """So many for each live sequence of g."""
+        return int(self.members.n[g]) * blocks
+
+    ranks = RANKS
+
+    def rank(self, g: int) -> int:
+        """The place of g in policy order."""
+        return int(self.priority[g]) * RANKS + g
+
+    @property
+    def delay(self) -> bool:
+        """Has the one that waits longest not waited long enough?"""
+        now, _, took = self.state.timing
+        factor, waiting = self.config.delay_factor, self.waiting.ids
+        return bool(factor and waiting) and now - min(self.state.arrival[g] for g in waiting) <= factor * took
 
     # Quantifiers.
 
@@ -242,7 +276,7 @@ class View:
         """Every group that any part of the state mentions, and one that none does."""
         known = {*self.status, *self.members.has_.stored, *(g for g, _ in self.table.size_)}
         known.update(g for calendar in (self.due, self.expiry) for _, g in calendar.pairs)
-        known.update(g for name in ("waiting", "running", "swapped", "prefilling", "sampling") for g in getattr(self, name).ids)
+        known.update(g for name in QUEUES for g in getattr(self, name).ids)
         yield from ((g,) for g in (*sorted(known), max(known, default=-1) + 1))
         yield from self._with_before("group")
 

@@ -22,15 +22,24 @@ Ended = Iterable[tuple[int, int]]
 class Policy(Protocol):
     """Choices that cannot break safety, whatever they are."""
 
-    def swaps(self, g: int) -> bool:
-        """Should victim g be swapped out rather than recomputed?"""
+    def swaps(self, g: int, sequences: int) -> bool:
+        """Should victim g, which has so many live sequences, be swapped out rather than recomputed?"""
+
+
+class BySize:
+    """The policy of `preemption_mode: null`: recompute one sequence, swap several."""
+
+    @staticmethod
+    def swaps(g: int, sequences: int) -> bool:
+        """If it has several."""
+        return sequences > 1
 
 
 class AlwaysRecompute:
-    """The policy of `preemption_mode: recompute`, and of null while every group has one sequence."""
+    """The policy of `preemption_mode: recompute`."""
 
     @staticmethod
-    def swaps(g: int) -> bool:
+    def swaps(g: int, sequences: int) -> bool:
         """Never."""
         return False
 
@@ -39,7 +48,7 @@ class AlwaysSwap:
     """The policy of `preemption_mode: swap`."""
 
     @staticmethod
-    def swaps(g: int) -> bool:
+    def swaps(g: int, sequences: int) -> bool:
         """Always."""
         return True
 
@@ -69,6 +78,9 @@ class State:
     issued: bool
     prefilled: bool
     epoch: int
+    denied: int
+    timing: tuple[float, float | None, float]
+    """Time of the last pass; of the last that admitted somebody, if none came after it; how long the step of such a one took."""
     maps: Version
     gpu: Cell
     gpu_free: int
@@ -79,6 +91,7 @@ class State:
     swapped: Pair
     prefilling: Pair
     sampling: Pair
+    idle: Pair
 
     def __repr__(self) -> str:
         """A line: the free lists nest too deep to be printed."""
@@ -98,6 +111,10 @@ class State:
     born = Reading[int]()
     seats = Reading[int]()
     reserve = Reading[int]()
+    priority = Reading[int]()
+    ungiven = Reading[int]()
+    arrival = Reading[float]()
+    deny = Reading[int]()
     alarm = Reading[int]()
     expires = Reading[int]()
     members = Reading[Any]()
@@ -107,14 +124,31 @@ class State:
     expiry = Reading[Any]()
 
 
+QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling", "idle")
+RANKS = 2**62
+"""More than any id: a group ranks by priority, then by id."""
+
+
+def chance(*numbers: int) -> float:
+    """A number in [0, 1) that depends on these alone (the finaliser of splitmix64, over and over)."""
+    z = 0
+    for n in numbers:
+        z = (z + n + 1) * 0x9E3779B97F4A7C15 % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        z ^= z >> 31
+    return z / 2**64
+
+
 def initial(config: "Config") -> State:
     """Nothing is known, every block is free."""
     g, c = config.num_gpu_blocks, config.num_cpu_blocks
     nobody: Pair = ((), ())
     scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "decoders": 0, "issued": False, "prefilled": False, "epoch": 0}
+    scalars |= {"denied": 0, "timing": (0, None, 0)}
     maps = Version(maps_of([{} for _ in NAMES]))
     pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
-    queues: dict[str, Any] = dict.fromkeys(("waiting", "running", "swapped", "prefilling", "sampling"), nobody)
+    queues: dict[str, Any] = dict.fromkeys(QUEUES, nobody)
     return State(config=config, **scalars, maps=maps, **pools, **queues)
 
 
@@ -122,10 +156,10 @@ class Draft:
     """A state opened for editing. `close` gives the next state; `abandon` gives the old one its data back."""
 
     __slots__ = (
-        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch"),
+        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing"),
         *NAMES,
-        *("gpu", "cpu", "waiting", "running", "swapped", "prefilling", "sampling"),
-        *("spent", "plan", "policy", "twin", "base", "_version", "_closed"),
+        *("gpu", "cpu", *QUEUES),
+        *("spent", "charged", "granted", "stopped", "testing", "asked", "plan", "policy", "twin", "base", "_version", "_closed"),
     )
     status: Map[int]
     key: Map[int]
@@ -136,6 +170,10 @@ class Draft:
     born: Map[int]
     seats: Map[int]
     reserve: Map[int]
+    priority: Map[int]
+    ungiven: Map[int]
+    arrival: Map[float]
+    deny: Map[int]
     alarm: Logged[int]
     expires: Logged[int]
     members: Members
@@ -150,6 +188,7 @@ class Draft:
         self.clock, self.ticket = state.clock, state.ticket
         self.seqs, self.decoders = state.seqs, state.decoders
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
+        self.denied, self.timing = state.denied, state.timing
         version: Version = state.maps.open()
         self._version: Version | None = version
         assert version.maps is not None
@@ -163,6 +202,10 @@ class Draft:
             self.born,
             self.seats,
             self.reserve,
+            self.priority,
+            self.ungiven,
+            self.arrival,
+            self.deny,
             self.alarm,
             self.expires,
             self.members,
@@ -175,7 +218,10 @@ class Draft:
         key = self.key
         self.waiting, self.running, self.swapped = Queue(state.waiting, key), Queue(state.running, key), Queue(state.swapped, key)
         self.prefilling, self.sampling = Queue(state.prefilling, key), Queue(state.sampling, key)
-        self.spent = 0
+        self.idle = Queue(state.idle, key)
+        self.spent = self.charged = self.asked = 0
+        self.granted = self.stopped = False
+        self.testing = bool(self.deny) or state.config.artificial_preemption is not None  # may `denies` say yes?
         self.plan = PlanDraft()
         self.table.slots = self.plan.slots
         self.policy = policy
@@ -193,7 +239,8 @@ class Draft:
             return None
         maps[0].journal.undo = {}  # as version.open() does
         self._version, self._closed = version, False
-        self.spent = 0
+        self.testing = bool(self.deny) or self.config.artificial_preemption is not None
+        self.spent = self.charged = self.asked = 0
         plan = self.plan = PlanDraft()
         self.table.slots = plan.slots
         return self
@@ -208,6 +255,97 @@ class Draft:
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold `tokens` tokens, rounded up."""
         return -(-tokens // self.config.block_size)
+
+    def full_blocks(self, tokens: int) -> int:
+        """Blocks that `tokens` tokens fill."""
+        return tokens // self.config.block_size
+
+    def per_sequence(self, g: int, blocks: int) -> int:
+        """`blocks` for each live sequence of g."""
+        return self.members.count(g) * blocks
+
+    # Priorities.
+
+    ranks = RANKS
+
+    def rank(self, g: int) -> int:
+        """The place of g in policy order: by priority, then by arrival."""
+        return self.priority[g] * RANKS + g
+
+    def behind(self, g: int) -> tuple[int, int]:
+        """(blocks, seats) of the running groups that rank below g."""
+        rank, blocks, seats = self.rank(g), 0, 0
+        for h in reversed(self.running.ids):
+            if self.rank(h) < rank:
+                break
+            blocks += self.table.distinct(h)
+            seats += self.seats[h]
+        return blocks, seats
+
+    def sort_running(self) -> None:
+        """V0: what runs, in policy order."""
+        self._arrange(self.running, self.rank)
+
+    def sort_waiting(self) -> None:
+        """V0: what waits, in policy order."""
+        self._arrange(self.waiting, self.rank)
+
+    def arrange_running(self, standing: Callable[["Draft", int], int]) -> None:
+        """V0: what runs, by its standing, and by its place so far among those of one standing."""
+        self._arrange(self.running, lambda g: (standing(self, g), self.key[g]))
+
+    def _arrange(self, queue: Queue, order: Callable[[int], Any]) -> None:
+        """New keys, behind all others, for those in the queue; the queues that they are in follow."""
+        ids = sorted(queue.ids, key=order)
+        if ids == list(queue.ids):
+            return
+        for g in ids:
+            self.key[g] = self.ticket
+            self.ticket += 1
+        for name in QUEUES:
+            getattr(self, name).settle()
+
+    # Delay, and tests of engines.
+
+    def delayed(self) -> bool:
+        """Has the one that waits longest not waited long enough? Somebody waits. `delay_factor` 0: never."""
+        factor = self.config.delay_factor
+        if not factor:
+            return False
+        now, _, took = self.timing
+        return now - min(self.arrival[g] for g in self.waiting.ids) <= factor * took
+
+    def begin(self, now: float) -> None:
+        """A pass begins at this time."""
+        _, admitted, took = self.timing
+        self.timing = (now, None, took if admitted is None else now - admitted)
+
+    def mark_admission(self) -> None:
+        """The pass has admitted somebody: its step counts for the delay."""
+        now, _, took = self.timing
+        self.timing = (now, now, took)
+
+    def refuse_appends(self, g: int, count: int) -> None:
+        """The next `count` questions whether g can append are answered no."""
+        self.deny[g] = self.deny.get(g, 0) + count
+
+    def denies(self, g: int) -> bool:
+        """Is the answer to this question of g no, by an event or by chance, though there may be room?"""
+        n = self.deny.get(g, 0)
+        if n == 1:
+            self.deny.discard(g)
+        elif n > 1:
+            self.deny[g] = n - 1
+        if n:
+            return True
+        test = self.config.artificial_preemption
+        if test is None or self.denied >= test.max_count:
+            return False
+        self.asked += 1
+        if chance(test.seed, self.epoch, self.asked) >= test.probability:
+            return False
+        self.denied += 1
+        return True
 
     def drop_group(self, g: int) -> None:
         """Every map forgets g."""
@@ -281,6 +419,8 @@ class Draft:
             self.issued,
             self.prefilled,
             self.epoch,
+            self.denied,
+            self.timing,
             version.close(),
             self.gpu.cell,
             self.gpu.n,
@@ -291,6 +431,7 @@ class Draft:
             self.swapped.pair or self.swapped.close(),
             self.prefilling.pair or self.prefilling.close(),
             self.sampling.pair or self.sampling.close(),
+            self.idle.pair or self.idle.close(),
         )
         return state
 

@@ -35,16 +35,19 @@ class Plan:
     """Does every running group that is not in its prefill decode one token in this step?"""
     unfinished: tuple[int, ...] = ()
     """Running groups that are in the middle of their prefill: they do not decode."""
+    idle: tuple[int, ...] = ()
+    """Running groups that do nothing in this step (V0 leaves them out when the token budget is spent)."""
 
     @property
     def decodes(self) -> tuple[int, ...]:
         """The groups that decode, in plan order: those that ran on, then those swapped in. Costs O(running)."""
         if not self.decode:
             return ()
-        late = {*self.resumed, *self.unfinished}
-        if not late:
+        away = {*self.unfinished, *self.idle, *(g for g, _, _ in self.prefills)}
+        if not away and not self.resumed:
             return self.running
-        return (*(g for g in self.running if g not in late), *self.resumed)
+        late = {*self.resumed, *away}
+        return (*(g for g in self.running if g not in late), *(g for g in self.resumed if g not in away))
 
     @property
     def scheduled(self) -> list[tuple[int, int]]:
@@ -67,7 +70,7 @@ class Plan:
 class PlanDraft:
     """A plan in the making: what the core tells as it decides."""
 
-    __slots__ = ("copy", "drops", "ends", "pieces", "resumes", "slots", "swap_in", "swap_out", "victims")
+    __slots__ = ("copy", "cuts", "drops", "ends", "pieces", "resumes", "slots", "swap_in", "swap_out", "victims")
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, int, int]] = []
@@ -75,6 +78,7 @@ class PlanDraft:
         self.victims: list[tuple[int, str]] = []
         self.ends: list[tuple[int, int]] = []
         self.drops: list[tuple[int, int]] = []
+        self.cuts: list[tuple[int, int, int]] = []
         self.swap_out: list[tuple[int, int]] = []
         self.swap_in: list[tuple[int, int]] = []
         self.copy: list[tuple[int, int]] = []
@@ -83,6 +87,38 @@ class PlanDraft:
     def nobody_preempted(self) -> bool:
         """Has the pass evicted nobody so far?"""
         return not self.victims
+
+    def evictions(self) -> int:
+        """How many the pass has evicted so far."""
+        return len(self.victims)
+
+    def evicted(self, g: int) -> bool:
+        """Has the pass evicted g?"""
+        return any(v == g for v, _ in self.victims)
+
+    def evicted_groups(self) -> tuple[int, ...]:
+        """Whom the pass has evicted so far, in order."""
+        return tuple(g for g, _ in self.victims)
+
+    def moves_out(self) -> bool:
+        """Has the pass swapped anybody out?"""
+        return any(mode == "swap" for _, mode in self.victims)
+
+    def prefilled(self, g: int) -> bool:
+        """Does the step compute a part of the prompt of g?"""
+        return any(h == g for h, _, _ in self.pieces)
+
+    def started(self, g: int) -> bool:
+        """Is that its first part?"""
+        return any(h == g and start == 0 for h, start, _ in self.pieces)
+
+    def returned(self, g: int) -> bool:
+        """Has g come back from the host?"""
+        return g in self.resumes
+
+    def trimmed(self, g: int, q: int, n: int) -> None:
+        """The table of q has n blocks left: a fork gives back what nobody has written."""
+        self.cuts.append((g, q, n))
 
     def slot(self, g: int, q: int, i: int, b: int) -> None:
         """The i-th block of q is b."""
@@ -120,8 +156,12 @@ class PlanDraft:
         """g is refused or ended."""
         self.ends.append((g, outcome))
 
-    def close(self, epoch: int, running: tuple[int, ...], unfinished: tuple[int, ...], decode: bool) -> Plan:
-        """The plan, final."""
+    def close(
+        self, epoch: int, running: tuple[int, ...], unfinished: tuple[int, ...], decode: bool, idle: tuple[int, ...] = ()
+    ) -> Plan:
+        """The plan, final. In a step that decodes too, prompts that begin come before those that go on."""
+        if decode and len(self.pieces) > 1:
+            self.pieces.sort(key=lambda piece: piece[1] > 0)
         return Plan(
             epoch,
             tuple(self.pieces) if self.pieces else (),
@@ -135,4 +175,5 @@ class PlanDraft:
             tuple(self.slots) if self.slots else (),
             decode,
             unfinished,
+            idle,
         )

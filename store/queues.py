@@ -70,16 +70,29 @@ class Queue:
         assert ids[i] == g, f"group {g} is not in the queue at its key"
         del keys[i], ids[i]
 
+    def settle(self) -> None:
+        """Keys have changed: the order follows."""
+        self.ids = sorted(self.ids, key=self.key.__getitem__)
+        self.keys, self.pair = [self.key[g] for g in self.ids], None
+
     def clear(self) -> None:
         """Nobody is in it."""
         if self.ids:
             self.pair = self.keys, self.ids = NOBODY
 
-    def minus(self, results: "Results") -> tuple[int, ...]:
-        """Those in it that have no result."""
+    def minus(self, results: "Results", idle: "Queue") -> tuple[int, ...]:
+        """Those in it that have no result, and those that are idle."""
         if results.ids is None or results.ids == self.ids:
-            return ()
-        return tuple(set(self.ids).difference(results.ids)) if results.ids else tuple(self.ids)
+            return tuple(idle.ids)
+        if not results.ids:
+            return tuple(self.ids)
+        return tuple(set(self.ids).difference(results.ids).union(idle.ids))
+
+    def meet(self, results: "Results") -> tuple[int, ...]:
+        """Those in it that have a result."""
+        if results.ids is None or results.ids == self.ids:
+            return tuple(self.ids)
+        return tuple(set(self.ids).intersection(results.ids))
 
     def close(self) -> Pair:
         """What the state keeps. The queue may be edited on."""

@@ -18,7 +18,23 @@ from kvproof.store.queues import Calendar
 V = TypeVar("V")
 Maps = tuple[Any, ...]
 
-GROUP_MAPS = ("status", "key", "prompt", "length", "computed", "limit", "born", "seats", "reserve", "alarm", "expires")
+GROUP_MAPS = (
+    "status",
+    "key",
+    "prompt",
+    "length",
+    "computed",
+    "limit",
+    "born",
+    "seats",
+    "reserve",
+    "priority",
+    "ungiven",
+    "arrival",
+    "deny",
+    "alarm",
+    "expires",
+)
 """Per-group integers. `forget` removes a group from each."""
 NAMES = (*GROUP_MAPS, "members", "table", "refs", "due", "expiry")
 NUMBER = {name: number for number, name in enumerate(NAMES)}

@@ -9,6 +9,9 @@ import click
 
 from kvproof.cli import InputError
 
+ENOUGH_SECONDS = 60.0
+"""In a run of this length every rule fires and every event happens."""
+
 
 @click.command(short_help="stateful fuzzing of the whole system")
 @click.option(
@@ -26,7 +29,8 @@ from kvproof.cli import InputError
 def command(seconds: float, seed: int, output: Path, as_json: bool) -> int:
     """Run random operations on scheduler, fake backend and fake model, and check the specification on every state.
 
-    A fault is shrunk and written as files that run it again. Exit status: 0; 1 found a fault, or a rule never fired; 2 bad input.
+    A fault is shrunk and written as files that run it again. Exit status: 0; 1 found a fault, or some rule never fired or some
+    event never happened in a run of a minute or more; 2 bad input.
     """
     from kvproof.fuzz.loop import fuzz
     from kvproof.fuzz.report import write
@@ -55,6 +59,7 @@ def command(seconds: float, seed: int, output: Path, as_json: bool) -> int:
         "seconds": round(report.seconds, 1),
         "rules": dict(sorted(report.fired.items())),
         "events": dict(sorted(report.events.items())),
+        "events_by": {column: dict(sorted(events.items())) for column, events in sorted(report.by.items())},
         "never_fired": report.silent,
         "fault": None if report.failure is None else report.failure.error,
         "files": [str(path) for path in files],
@@ -63,20 +68,28 @@ def command(seconds: float, seed: int, output: Path, as_json: bool) -> int:
         print(json.dumps(summary))
     else:
         show(summary)
-    return 1 if report.failure is not None or (report.silent and report.rounds > 5) else 0
+    lacking = report.silent if report.failure is None and report.seconds >= ENOUGH_SECONDS else []
+    if lacking:
+        click.echo(f"kvproof fuzz: in {report.seconds:.0f} s these never happened: {', '.join(lacking)}", err=True)
+    return 1 if report.failure is not None or lacking else 0
 
 
 def show(summary: dict[str, Any]) -> None:
-    """The summary for people."""
-    for title in ("rules", "events"):
-        print(f"{title}:")
-        for name, count in summary[title].items():
-            print(f"  {name:24} {count:>9,}")
-    if summary["never_fired"]:
-        print(f"never fired: {', '.join(summary['never_fired'])}")
-    if summary["fault"] is None:
-        print(f"no fault in {summary['rounds']} round{'s' * (summary['rounds'] != 1)}, {summary['seconds']} s")
-    else:
+    """The summary for people: rules, then events by profile and mode."""
+    print("rules:")
+    for name, count in summary["rules"].items():
+        print(f"  {name:36} {count:>9,}")
+    columns = list(summary["events_by"])
+    print(f"{'events:':38} {'all':>9}" + "".join(f"{column.split()[1]:>10}" for column in columns))
+    print(f"{'':48}" + "".join(f"{column.split()[0]:>10}" for column in columns))
+    for name, count in summary["events"].items():
+        cells = (summary["events_by"][column].get(name, 0) for column in columns)
+        print(f"  {name:36} {count:>9,}" + "".join(f"{n:>10,}" for n in cells))
+    if summary["fault"] is not None:
         print(f"FAULT: {summary['fault']}")
         for path in summary["files"]:
             print(f"  {'kvproof replay' if path.endswith('.json') else 'python'} {path}")
+        return
+    print(f"no fault in {summary['rounds']} round{'s' * (summary['rounds'] != 1)}, {summary['seconds']} s")
+    if summary["never_fired"] and summary["seconds"] < ENOUGH_SECONDS:
+        print(f"in so short a run {len(summary['never_fired'])} rules and events never happened")

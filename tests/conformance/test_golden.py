@@ -7,17 +7,14 @@ from outcomes import HERE, check_run
 
 from kvproof.formats import load_scenario
 from kvproof.spec import check
-from kvproof.strictjson import ScenarioError
 
-FAMILIES = ("recompute", "swap", "budget", "large", "groups")
+FAMILIES = ("recompute", "swap", "budget", "large", "groups", "chunked", "priority", "lookahead")
 FILES = sorted((HERE / "golden").glob("*.json"))
-REPLAYED = [path for path in FILES if path.stem.startswith(FAMILIES)]
-LATER = [path for path in FILES if path not in REPLAYED]
 
 
 def test_every_family_is_there():
-    assert {path.stem.split("-")[0] for path in REPLAYED} == set(FAMILIES)
-    assert len(REPLAYED) == 24 and len(LATER) == 13
+    assert {path.stem.split("-")[0] for path in FILES} == set(FAMILIES)
+    assert len(FILES) == 37
 
 
 @pytest.fixture
@@ -29,7 +26,7 @@ def sampled(path, monkeypatch):
 
 
 @pytest.mark.usefixtures("sampled")
-@pytest.mark.parametrize("path", REPLAYED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_vllm_v0_decides_as_recorded(path, program):
     status, out, err = program("replay", path, "--check")
     assert (status, err) == (0, "")
@@ -37,16 +34,10 @@ def test_vllm_v0_decides_as_recorded(path, program):
 
 
 @pytest.mark.usefixtures("sampled")
-@pytest.mark.parametrize("path", REPLAYED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_kvproof_finishes_everybody(path):
     scenario = load_scenario(path, {"profile": "kvproof"})
     _, last = check_run(scenario)
     for request in scenario.requests:
         fits = request.prompt_tokens <= scenario.config.max_model_len
         assert last["requests"][request.id]["outcome"] == ("finished" if fits else "ignored")
-
-
-@pytest.mark.parametrize("path", LATER, ids=lambda path: path.stem)
-def test_a_later_feature_is_refused_by_name(path):
-    with pytest.raises(ScenarioError, match=r"^[\w.\[\]]+: .* is not supported yet, only [^\n]*$"):
-        load_scenario(path)

@@ -243,8 +243,14 @@ def test_queue(steps, keys):
             results = shapes.ZResults()
             results.of.fill(False)
             results.of[g] = True
-            left, without = symbolic.minus(results), concrete.minus(Results([g]))
-            assert [x for x in range(4) if run.value(left.has(x))] == sorted(without)
+            idle, zidle = Queue(((keys[g],), (g,)), key), filled(shapes.ZQueue("i", zkey, members, zseats), has_=False, n=0)
+            nobody = Queue(((), ()), key)
+            for late, zlate in ((nobody, zidle.snap()), (idle, zidle)):
+                zlate.has_[g] = late is idle
+                left, without = symbolic.minus(results, zlate), concrete.minus(Results([g]), late)
+                assert [x for x in range(4) if run.value(left.has(x))] == sorted(without)
+            both = symbolic.meet(results)
+            assert [x for x in range(4) if run.value(both.has(x))] == sorted(concrete.meet(Results([g])))
         if concrete.empty():
             assert run.refuses(symbolic.first)
         run.settle()

@@ -1,7 +1,10 @@
-"""Seven cores, each broken in one function. The broken version replaces the function wherever the core calls it."""
+"""Cores that are each broken in one function. The broken version replaces the function wherever the core calls it."""
 
-from kvproof.core import admission, blocks, groups, running, schedule, swapping
+from broken_features import FEATURES
+
+from kvproof.core import admission, blocks, displacing, groups, running, schedule, swapping
 from kvproof.core.status import Status
+from kvproof.store.draft import Draft
 
 
 def take_block_twice(d, q, g):
@@ -33,7 +36,7 @@ def recompute_keeps_computed(d, g):
     groups.stop_running(d, g)
     blocks.release(d, g)
     d.status[g] = Status.WAITING
-    running.enqueue_front(d, g)
+    running.enqueue_victim(d, g)
     d.waiting.add(g)
     d.plan.preempted(g, "recompute")
 
@@ -67,16 +70,17 @@ BROKEN = {
     shared_tail_is_written: (blocks.unshare, ("no_shared_write", "two writers")),
     uncharge_nothing: (running.uncharge, ("budget_exact",)),
     move_sequence_in_reversed: (blocks.move_sequence_in, ("swap_", "two owners", "shared within")),
+    **FEATURES,
 }
 """Broken function -> the real one, and words of which one is in what the machine says of it."""
 
-MODULES = (admission, blocks, groups, running, schedule, swapping)
+PLACES = (admission, blocks, displacing, groups, running, schedule, swapping, Draft)
 
 
 def switch_in(monkeypatch, broken):
-    """The broken function stands for the real one in every module of the core that has it."""
+    """The broken function stands for the real one in every module of the core that has it, or in the draft."""
     real, _ = BROKEN[broken]
-    places = [(m, name) for m in MODULES for name, value in vars(m).items() if value is real]
+    places = [(m, name) for m in PLACES for name, value in vars(m).items() if value is real]
     assert places
     for module, name in places:
         monkeypatch.setattr(module, name, broken)

@@ -1,4 +1,4 @@
-"""Seven broken cores are each caught by the machine within a minute, and for the right reason."""
+"""Each broken core is caught by the machine within 20 seconds, and for the right reason."""
 
 import time
 
@@ -8,14 +8,15 @@ from broken_cores import BROKEN, switch_in
 from kvproof.fuzz.loop import fuzz
 from kvproof.fuzz.profiles import HUNT
 
-SECONDS_MAX = 60
+SECONDS_MAX = 20
+"""Of computing, whatever else the machine does."""
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda f: f.__name__)
 def test_a_broken_core_is_caught(monkeypatch, broken):
     switch_in(monkeypatch, broken)
-    begin = time.monotonic()
-    report = fuzz(SECONDS_MAX, 1, one_round=HUNT, shrinking=0.0)
+    begin = time.process_time()
+    report = fuzz(60, 1, one_round=HUNT, shrinking=0.0)
     assert report.failure is not None
     assert any(word in report.failure.error for word in BROKEN[broken][1]), report.failure.error
-    assert time.monotonic() - begin < SECONDS_MAX
+    assert time.process_time() - begin < SECONDS_MAX

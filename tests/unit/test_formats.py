@@ -91,13 +91,14 @@ CONFIG = [
 ]
 
 LATER = [
-    ({"enable_chunked_prefill": True}, "config.enable_chunked_prefill: true is not supported yet, only false"),
-    ({"policy": "priority"}, 'config.policy: "priority" is not supported yet, only "fcfs"'),
+    ({"enable_chunked_prefill": 1}, "config.enable_chunked_prefill: must be true or false, got 1"),
+    ({"policy": "srpt"}, 'config.policy: "srpt" is not supported yet, only "fcfs" or "priority"'),
+    ({"watermark_blocks": 100}, "config.watermark_blocks: must be < num_gpu_blocks (100), got 100"),
     ({"preemption_mode": "auto"}, 'config.preemption_mode: "auto" is not supported yet, only null or "recompute" or "swap"'),
-    ({"num_lookahead_slots": 1}, "config.num_lookahead_slots: 1 is not supported yet, only 0"),
-    ({"delay_factor": 0.5}, "config.delay_factor: 0.5 is not supported yet, only 0.0"),
+    ({"num_lookahead_slots": 1025}, "config.num_lookahead_slots: must be <= 1024, got 1025"),
+    ({"delay_factor": -0.5}, "config.delay_factor: must be >= 0, got -0.5"),
     ({"max_preemptions_per_request": 0}, "config.max_preemptions_per_request: 0 is not supported yet, only null"),
-    ({"artificial_preemption": {"seed": 1}}, "config.artificial_preemption: "),
+    ({"artificial_preemption": {"probability": 2}}, "config.artificial_preemption.probability: must be <= 1, got 2"),
     ({"transfers": "fenced"}, 'config.transfers: "fenced" is not supported yet, only "ordered"'),
     ({"transfer_latency_steps": 2}, "config.transfer_latency_steps: 2 is not supported yet, only 0"),
     ({"transfer_order_seed": 2}, "config.transfer_order_seed: 2 is not supported yet, only null"),
@@ -155,9 +156,9 @@ EVENTS = [
     ({"step": 4, "op": "fork", "id": "x", "parent": -1}, "events[0].parent: must be >= 0, got -1"),
     ({"step": 4, "op": "fork", "id": "x", "parent": 0, "seq": 1}, "events[0].seq: unknown field"),
     ({"step": 5, "op": "finish_seq", "id": "x"}, "events[0].seq: is required"),
-    ({"step": 6, "op": "accept", "id": "x", "tokens": 3}, 'events[0].op: "accept" is not supported yet'),
-    ({"step": 7, "op": "preempt", "id": "x", "mode": "swap"}, 'events[0].op: "preempt" is not supported yet'),
-    ({"step": 8, "op": "deny_append", "id": "x", "count": 1}, 'events[0].op: "deny_append" is not supported yet'),
+    ({"step": 6, "op": "accept", "id": "x", "tokens": 0}, "events[0].tokens: must be >= 1, got 0"),
+    ({"step": 7, "op": "preempt", "id": "x", "mode": "drop"}, "events[0].mode: must be one of null, "),
+    ({"step": 8, "op": "deny_append", "id": "x"}, "events[0].count: is required"),
     ({"step": 8, "op": ["abort"], "id": "x"}, 'events[0].op: must be one of "abort", '),
     (3, "events[0]: must be an object, got 3"),
 ]

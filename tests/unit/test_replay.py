@@ -250,8 +250,8 @@ def test_every_state_is_checked(scenario):
 def test_wrong_tokens_fail(program, scenario, write, monkeypatch):
     run = FakeEngine.step
 
-    def step(self):
-        done = run(self)
+    def step(self, *arguments):
+        done = run(self, *arguments)
         if len(self.model.sequences) > 1 and self.model.output(1):
             self.model.sequences[1, 0].output[-1] ^= 1
         return done
@@ -266,7 +266,7 @@ def test_a_miscounted_token_fails(scenario, monkeypatch):
     monkeypatch.setattr(
         Scheduler,
         "commit",
-        lambda self, results: [attrs.evolve(outcome, outputs=(outcome.output_tokens - 1,)) for outcome in commit(self, results)],
+        lambda self, *x: [attrs.evolve(outcome, outputs=(outcome.output_tokens - 1,)) for outcome in commit(self, *x)],
     )
     assert lines(scenario)[-1]["tokens_match"] is False
 
@@ -274,8 +274,8 @@ def test_a_miscounted_token_fails(scenario, monkeypatch):
 def test_a_plan_that_the_backend_refuses_ends_the_run(program, scenario, write, monkeypatch):
     schedule = Scheduler.schedule
 
-    def double(self):
-        plan = schedule(self)
+    def double(self, *arguments):
+        plan = schedule(self, *arguments)
         return attrs.evolve(plan, slots=plan.slots * 2) if plan.prefills else plan
 
     monkeypatch.setattr(Scheduler, "schedule", double)
@@ -309,7 +309,7 @@ def test_alone_is_what_a_run_gives(scenario):
 
 
 def test_interrupt(program, scenario, write, monkeypatch):
-    def interrupt(self):
+    def interrupt(self, *arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(FakeEngine, "step", interrupt)

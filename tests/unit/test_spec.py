@@ -71,6 +71,7 @@ FREE, SIZE = "conservation: free iff unreferenced", "conservation: free + used =
 GPU, HOST = "conservation: GPU free list", "conservation: host free list"
 DEAD, OWNS = "ownership_by_status: only live sequences own", "ownership_by_status: who owns"
 DEVICE, ONE_SIZE, LENGTH = "ownership_by_status: on which device", "helper: tables of one size", "table_length: between passes"
+WHOLE = "helper: V0 computes whole prompts"
 DUE, TAILS = "helper: alarm in time for a block", "no_shared_write: tails are exclusive"
 QUEUE, STATUS, KEYS = (
     "one_queue: the one that the status says",
@@ -197,8 +198,8 @@ BREAKS = {
     "a seat too many": ("pressed", lambda c: setattr(c, "seqs", 3), [SEATS]),
     "a decoding sequence too many": ("pressed", lambda c: setattr(c, "decoders", 3), [SEATS]),
     "more seats than there are": ("pressed", lambda c: set_config(c, "max_num_seqs", 1), [SEATS, TOKENS]),
-    "a prompt cut in V0": ("started", lambda c: set_config(c, "vllm_v0", True), [SEATS, "helper: parameters"]),
-    "sampling between passes": ("pressed", lambda c: c.sampling.append(0), [SAMPLING, TOKENS]),
+    "a prompt cut in V0": ("started", lambda c: set_config(c, "vllm_v0", True), [WHOLE, "helper: parameters"]),
+    "sampling between passes": ("pressed", lambda c: c.sampling.append(0), [SAMPLING, TOKENS, DUE, EXPIRED]),
     "sampled before all was computed": ("sampled", lambda c: c.computed.update({0: 1}), [TOKENS]),
     "an unknown group samples": ("sampled", lambda c: c.sampling.append(2), [QUEUE, ORDER]),
     "sequences on two devices": (
@@ -255,12 +256,12 @@ def test_every_clause_is_broken_by_a_state_made_for_it():
 def configs(r):
     """A random small configuration and preemption mode."""
     v0, max_model_len, tokens = r.random() < 0.4, r.choice([8, 16, 40]), r.randint(1, 20)
-    tokens = max(tokens, max_model_len) if v0 else tokens
+    tokens, blocks = max(tokens, max_model_len) if v0 else tokens, r.randint(1, 12)
     config = Config(
-        num_gpu_blocks=r.randint(1, 12),
+        num_gpu_blocks=blocks,
         num_cpu_blocks=r.choice([0, 1, 3, 8]),
         block_size=r.randint(1, 4),
-        watermark_blocks=r.choice([0, 0, 1, 2]),
+        watermark_blocks=r.choice([0, 0, *range(min(2, blocks))]),
         max_num_seqs=r.randint(1, min(tokens, 6)),
         max_num_batched_tokens=tokens,
         max_model_len=max_model_len,

@@ -8,7 +8,7 @@ from kvproof import Config, Scheduler, Status
 from kvproof.core import groups
 from kvproof.spec.check import commit_violations, engine_violations, head, lists, pass_violations
 from kvproof.spec.passes import of_commit, of_pass
-from kvproof.spec.readings import Has
+from kvproof.spec.readings import Default, Has
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
 from kvproof.store.draft import Draft
@@ -161,10 +161,10 @@ def test_a_broken_commit_is_found(what):
 def test_the_first_token_counts_only_with_its_result():
     before = PREFILL[2]
     d = Draft(before)
-    d.born[0] += 1  # what `hold` does
+    d.born[1] -= 1  # what `advance` does
     after = d.close()
     assert commit_violations(before, after, (1,)) == [] and commit_violations(before, after, None) == [COUNTED]
-    assert [name for name, _ in of_commit(View(after), View(before), Has(()))] == [COUNTED]
+    assert [name for name, _ in of_commit(View(after), View(before), Has(()), Default({}, 0))] == [COUNTED]
 
 
 ANNOUNCED = "plan_reports_tables: announced = owned"

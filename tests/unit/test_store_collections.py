@@ -4,7 +4,7 @@ from hypothesis import given
 from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, drafts, grow
 
 from kvproof.store.collections import Stack, cell_blocks, cells
-from kvproof.store.queues import Results, Twin
+from kvproof.store.queues import Queue, Results, Twin
 
 
 def push_and_pop(d, model, op):
@@ -139,8 +139,11 @@ def stand_in_line(d, model, op):
         assert (queue.first(), queue.last()) == (ids[0], ids[-1])
     with_result = tuple(ids[:: 1 + kind % 3])
     for results in (with_result, with_result[::-1]):
-        assert sorted(queue.minus(Results(results))) == sorted(model.queue - set(with_result))
-    assert queue.minus(Results()) == ()
+        assert sorted(queue.minus(Results(results), d.idle)) == sorted(model.queue - set(with_result))
+        assert sorted(queue.meet(Results(results))) == sorted(with_result)
+        idle = Queue((tuple(model.key[g] for g in ids[:1]), tuple(ids[:1])), d.key)
+        assert sorted(queue.minus(Results(results), idle)) == sorted(model.queue - set(with_result) | set(ids[:1]))
+    assert queue.minus(Results(), d.idle) == () and queue.meet(Results()) == tuple(ids)
     if kind == 7:
         queue.clear()
         model.queue.clear()

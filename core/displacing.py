@@ -1,0 +1,60 @@
+"""Priority: a head of the line that lacks blocks or seats displaces those that run and rank below it, as few as it needs."""
+
+from kvproof.core.profiles import has_room, has_seats
+from kvproof.core.running import evict
+from kvproof.core.status import Status
+from kvproof.core.swapping import returning
+from kvproof.store.draft import Draft
+
+
+def displace_next(d: Draft, g: int, blocks: int) -> bool:
+    """One step: while g lacks blocks or a seat, the tail of the running queue goes, if it ranks below g."""
+    if d.running.empty() or (has_room(d, blocks) and has_seats(d, g)):
+        return False
+    victim = d.running.last()
+    if d.rank(victim) < d.rank(g):
+        return False
+    evict(d, victim, d.policy.swaps(victim, d.members.count(victim)))
+    return True
+
+
+def line_head(d: Draft) -> int:
+    """Who is first of all that wait or are swapped; somebody is."""
+    if d.waiting.empty():
+        return d.swapped.first()
+    if d.swapped.empty() or d.key[d.waiting.first()] < d.key[d.swapped.first()]:
+        return d.waiting.first()
+    return d.swapped.first()
+
+
+def lacking(d: Draft, g: int) -> int:
+    """GPU blocks that must be free for g, which waits or is swapped, to go on."""
+    if d.status[g] == Status.WAITING:
+        return d.blocks_for(d.length[g])
+    return returning(d, g)
+
+
+def displace(d: Draft) -> None:
+    """kvproof: nobody goes unless all that rank below the head together make room for it."""
+    if d.waiting.empty() and d.swapped.empty():
+        return
+    g = line_head(d)
+    if d.plan.evicted(g):
+        return
+    blocks = lacking(d, g)
+    freed, seats = d.behind(g)
+    if blocks <= d.gpu.n + freed and d.seqs - seats + d.seats[g] <= d.config.max_num_seqs:
+        d.repeat("displace", displace_next, g, blocks)
+
+
+def displace_v0(d: Draft) -> None:
+    """V0 sorts what runs, then evicts for the head of waiting as it stands whoever ranks below it, then sorts what waits."""
+    d.sort_running()
+    if not d.waiting.empty():
+        g = d.waiting.first()
+        tokens = d.length[g]
+        if tokens > d.config.max_num_batched_tokens:
+            d.repeat("displace", displace_next, g, d.config.num_gpu_blocks + 1)
+        else:
+            d.repeat("displace", displace_next, g, d.blocks_for(tokens))
+        d.sort_waiting()

@@ -1,0 +1,74 @@
+"""What happened in a run: the events that the report counts, and the profiles in which each of them must happen."""
+
+from collections import Counter
+
+from kvproof.core.status import Status
+from kvproof.fuzz.illegal import CALLS
+from kvproof.fuzz.passes import Pass
+from kvproof.fuzz.priorities import cause
+
+BOTH = ("kvproof", "vllm_v0")
+ENDS = ("stopped", "length_capped", "capacity", "aborted", "ignored")
+WHERE = ("waiting", "running", "in a prefill", "swapped")
+MODES = ("recompute", "swap")
+
+MUST = (
+    *("prefills", "pieces", "decodes", "mixed steps", "swapped in", "copies"),
+    *(f"preempted by {mode}" for mode in MODES),
+    *("preempted for blocks", "preempted for priority"),
+    *(f"forced by {mode}" for mode in MODES),
+    *("forced and ended", "delayed", "denied", "denied at random", "lookahead slots", "slots given back by a fork"),
+    *("forks", "forks of a child", "forks to n", "forks not reached", "dropped sequences", "seat kept for a beam"),
+    *("accepted > 1", "accepted too many", "accepted of strangers", "results missing", "results of strangers"),
+    *(f"aborted {where}" for where in WHERE),
+    *("aborted in flight", "finished in flight", *(f"ended: {end}" for end in ENDS), "restored", "restored in flight"),
+)
+EVENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(MUST, BOTH),
+    "seat kept for a beam": ("kvproof",),  # V0 keeps no seats: one for each sequence that lives
+    "forks not reached": ("vllm_v0",),
+    "preempted by a denial": ("kvproof",),  # V0 asks for blocks that it does not need: it cannot be told
+    "idle": ("vllm_v0",),
+}
+"""Event -> the profiles in which it must happen in a run of a minute."""
+ANYWHERE = tuple(f"refused: {kind}" for kind in CALLS)
+"""Events that must happen in either."""
+
+
+def of_pass(p: Pass) -> Counter[str]:
+    """What this pass did."""
+    plan = p.plan
+    out: Counter[str] = Counter()
+    out["prefills"] = sum(start == 0 for _, start, _ in plan.prefills)
+    out["pieces"] = sum(start > 0 for _, start, _ in plan.prefills)
+    out["decodes"] = len(plan.decodes)
+    out["mixed steps"] = bool(plan.decodes and plan.prefills)
+    out["nothing scheduled"] = not plan.scheduled and not plan.ended and bool(p.m.groups)
+    out["swapped in"] = len(plan.resumed)
+    out["copies"] = len(plan.copy)
+    out["idle"] = len(plan.idle)
+    for g, mode in plan.preempted:
+        out[f"forced by {mode}" if g in p.forced else f"preempted by {mode}"] += 1
+    out["forced and ended"] = sum(g in p.forced for g, _ in plan.ended)
+    if p.chosen:
+        out[f"preempted {cause(p)}"] += len(p.chosen)
+    out["denied"] = sum(n - p.after.deny.get(g, 0) for g, n in p.before.deny.to_dict().items() if g not in dict(plan.ended))
+    out["denied at random"] = p.after.denied - p.before.denied
+    out["lookahead slots"] = sum(len(rows) > p.blocks(p.tokens(g)) for g in plan.decodes for rows in p.m.told.rows[g].values())
+    out["delayed"] = delayed(p)
+    return +out
+
+
+def delayed(p: Pass) -> bool:
+    """Is it the delay, among other things, that kept the first of those that wait?"""
+    m, c = p.m, p.config
+    if not c.delay_factor or p.admitted or not p.before.waiting[1] or not p.before.running[1]:
+        return False
+    earliest = min(m.groups[g].arrival for g in p.before.waiting[1])
+    room = p.before.gpu_free - p.blocks(p.tokens(p.before.waiting[1][0])) >= c.watermark_blocks
+    return room and p.now - earliest <= c.delay_factor * m.took
+
+
+def name(status: int) -> str:
+    """ "length_capped", ..."""
+    return Status(status).name.lower().removeprefix("finished_")

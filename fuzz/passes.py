@@ -1,0 +1,210 @@
+"""What a pass may decide, from what the engine knows: budget, cuts, who was forced, needless victims, delay, denials.
+
+`Pass.needs` and `Pass.held` are the only arithmetic of blocks, written down a second time and not taken from the core.
+"""
+
+from collections.abc import Iterable
+
+import attrs
+
+from kvproof.core.config import Config
+from kvproof.fuzz.faults import equal, fault
+from kvproof.fuzz.memory import Key, Memory
+from kvproof.store.collections import row
+from kvproof.store.draft import Policy, State
+from kvproof.store.plan import Plan
+
+
+@attrs.frozen(eq=False)
+class Pass:
+    """A pass that has been decided and not yet been computed."""
+
+    m: Memory
+    before: State
+    after: State
+    plan: Plan
+    lengths: dict[Key, int]
+    """Tokens of each sequence before it."""
+    forced: dict[int, str | None]
+    """Those that ran and that events preempt."""
+    now: float
+
+    @property
+    def config(self) -> Config:
+        """What the scheduler was made with."""
+        return self.before.config
+
+    @property
+    def chosen(self) -> list[int]:
+        """The victims that no event named, in order."""
+        return [g for g, _ in self.plan.preempted if g not in self.forced]
+
+    @property
+    def admitted(self) -> list[int]:
+        """Who waited and runs."""
+        runs = set(self.after.running[1])
+        return [g for g in self.before.waiting[1] if g in runs]
+
+    @property
+    def cut(self) -> list[int]:
+        """Those whose prompt is not complete after this step."""
+        return [g for g, start, n in self.plan.prefills if start + n < self.tokens(g)]
+
+    @property
+    def asked(self) -> bool:
+        """Is the scheduler tested, so that the answer whether there is room may be no?"""
+        return self.config.artificial_preemption is not None or bool(self.before.deny.to_dict())
+
+    @property
+    def spent(self) -> int:
+        """Tokens that the step computes."""
+        decoded = sum(len(self.m.groups[g].live) for g in self.plan.decodes)
+        return decoded + sum(n for _, _, n in self.plan.prefills)
+
+    def tokens(self, g: int) -> int:
+        """Tokens of a sequence of g before the pass."""
+        return self.lengths[g, self.m.groups[g].live[0]]
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.config.block_size)
+
+    def rows(self, g: int) -> list[list[int]]:
+        """The tables of g before the pass."""
+        return [row(self.before.table, g, q) for q in self.m.groups[g].live]
+
+    def held(self, gs: Iterable[int]) -> int:
+        """Blocks of these before the pass."""
+        return sum(len({b for blocks in self.rows(g) for b in blocks}) for g in gs)
+
+    def needs(self, g: int) -> int:
+        """Blocks that g takes for its next token: one for each sequence at a block boundary, else copies of shared tails."""
+        rows = self.rows(g)
+        if self.blocks(self.tokens(g)) > len(rows[0]):
+            return len(rows)
+        return len(rows) - len({blocks[-1] for blocks in rows})
+
+    def decoders(self) -> list[int]:
+        """Who ran and was past its prefill before the pass."""
+        return [g for g in self.before.running[1] if g not in self.before.prefilling[1]]
+
+
+def budget(p: Pass, spent: int) -> None:
+    """The step computes no more tokens than it may, and as many as the scheduler thinks. Only one prompt is cut, to fill it."""
+    equal("token budget", spent, p.spent)
+    if p.spent > p.config.max_num_batched_tokens:
+        fault("token budget", f"{p.spent} tokens in a step of {p.config.max_num_batched_tokens}")
+    if len(p.cut) > 1 or (p.cut and p.spent < p.config.max_num_batched_tokens):
+        fault("cut prompts", f"{p.cut} are cut in a step of {p.spent} tokens of {p.config.max_num_batched_tokens}")
+
+
+def force(p: Pass, policy: Policy) -> None:
+    """Whom events preempt goes first, in the order of the events and in the mode asked for, if that is possible."""
+    told, ended = list(p.plan.preempted), dict(p.plan.ended)
+    host = p.before.cpu_free
+    for g, mode in p.forced.items():
+        live, size = len(p.m.groups[g].live), p.held([g])
+        wish = policy.swaps(g, live) if mode is None else mode == "swap"
+        swaps = (wish or live > 1) and size <= host
+        if p.config.vllm_v0 and swaps and told[:1] != [(g, "swap")]:
+            swaps = False  # it asks for more host blocks than it uses
+        if swaps or live == 1:
+            equal("forced preemption", told[:1], [(g, "swap" if swaps else "recompute")])
+            told = told[1:]
+            host -= size * swaps
+        else:
+            equal(f"forced group {g}, which can neither be swapped nor recomputed, ends", g in ended, True)
+
+
+def wishes(p: Pass) -> None:
+    """Nobody has more slots than it needs and may wish for. Who decodes, the only one of its group, may wish for some."""
+    c = p.config
+    computed = {g for g, _, _ in p.plan.prefills}
+    for g in p.after.running[1]:
+        tokens, live = p.tokens(g), p.m.groups[g].live
+        alone = len(live) == 1 and g not in computed and g not in p.after.prefilling[1]
+        wish = tokens + c.num_lookahead_slots * alone
+        if not c.vllm_v0:
+            wish = max(tokens, min(wish, c.max_model_len))
+        for q in live:
+            size = len(row(p.after.table, g, q))
+            if size > p.blocks(wish):
+                fault("slots", f"{size} blocks of sequence {q} of group {g} are more than {wish} tokens need")
+
+
+def needless(p: Pass) -> None:
+    """kvproof evicts for blocks only, and only while somebody lacks them: without the last victim there would not be enough."""
+    line = p.config.priority and (p.before.waiting[1] or p.before.swapped[1] or p.forced)
+    if p.config.vllm_v0 or p.asked or line or not p.chosen:
+        return
+    *others, last = p.chosen
+    free = p.before.gpu_free + p.held(p.forced) + p.held(others)
+    stay = set(p.after.running[1])
+    need = sum(p.needs(g) for g in p.decoders() if g in stay or g == last)
+    if free >= need:
+        fault("needless victim", f"{last} is preempted, {free} blocks are free and {need} are needed")
+
+
+def delay(p: Pass) -> None:
+    """While anything runs nobody is admitted before the first arrival has waited long enough."""
+    factor, m = p.config.delay_factor, p.m
+    if not factor or not p.admitted or p.plan.ended:
+        return
+    line = {*p.before.waiting[1], *p.after.waiting[1]}
+    runs = [g for g in p.before.running[1] if g in p.after.running[1]] + list(p.plan.resumed)
+    for g in sorted(p.admitted, key=[h for h, _, _ in p.plan.prefills].index):
+        earliest = min(m.groups[h].arrival for h in line)
+        if runs and p.now - earliest <= factor * m.took:
+            fault("delay", f"{g} is admitted at {p.now}, the first arrived at {earliest} and the last prefill took {m.took}")
+        line.remove(g)
+        runs.append(g)
+
+
+def denials(p: Pass) -> None:
+    """Each answer no is followed by a victim, or an end; who got its slots has used up its denials."""
+    given = p.after.denied - p.before.denied
+    gone = {g for g, _ in p.plan.ended}
+    for g in p.m.groups.keys() - gone:
+        used = p.before.deny.get(g, 0) - p.after.deny.get(g, 0)
+        given += used
+        if used < 0:
+            fault("denials", f"{g} has more to come than before")
+    if given > len(p.chosen) + len(gone):
+        fault("denials", f"{given} answers were no, {len(p.chosen)} were preempted and {len(gone)} ended")
+    served = [g for g in p.plan.decodes if g not in p.plan.resumed]
+    equal("denials to come of who was served", [g for g in served if p.after.deny.get(g, 0)], [])
+    test = p.config.artificial_preemption
+    if p.after.denied < p.before.denied or p.after.denied > (test.max_count if test else 0):
+        fault("artificial preemption", f"{p.after.denied} answers were no, {p.before.denied} before")
+
+
+def fitting(p: Pass) -> None:
+    """kvproof: who is first in line and fits in every respect is not left waiting, unless somebody was preempted or ended."""
+    c, m = p.config, p.m
+    waiting, runs = p.after.waiting[1], bool(p.after.running[1])
+    if c.vllm_v0 or p.plan.preempted or p.plan.ended or not waiting:
+        return
+    g = waiting[0]
+    tokens = p.tokens(g)
+    if c.enable_chunked_prefill:
+        turn, fits, swapped = True, p.spent < c.max_num_batched_tokens, p.after.swapped[1]
+    else:
+        turn, swapped = not p.before.prefilled or not p.decoders(), p.before.swapped[1]
+        fits = not p.after.prefilled or p.spent + tokens <= c.max_num_batched_tokens
+    first = all(m.rank(g) < m.rank(h) for h in swapped)
+    late = not c.delay_factor or not runs or p.now - min(m.groups[h].arrival for h in waiting) > c.delay_factor * m.took
+    room = p.after.gpu_free - p.blocks(tokens) >= (c.watermark_blocks if runs else 0)
+    seats = sum(m.groups[h].seats for h in p.after.running[1]) + m.groups[g].seats
+    if turn and fits and first and late and room and seats <= c.max_num_seqs:
+        fault("who fits is admitted", f"group {g} of {tokens} tokens waits, {p.after.gpu_free} blocks are free")
+
+
+def check(p: Pass, spent: int, policy: Policy) -> None:
+    """All of these."""
+    budget(p, spent)
+    force(p, policy)
+    wishes(p)
+    needless(p)
+    delay(p)
+    denials(p)
+    fitting(p)

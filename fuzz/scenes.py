@@ -1,0 +1,89 @@
+"""Situations that chance seldom leads to: a run may begin with one of them and go on as it likes."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kvproof.fuzz.draws import setups
+from kvproof.fuzz.setup import MODES, Setup, setup
+from kvproof.fuzz.world import Operation
+
+Log = tuple[Operation, ...]
+STEP: Log = (("schedule", ()), ("commit", ()))
+SIZES: dict[str, Any] = {
+    "num_gpu_blocks": 12,
+    "num_cpu_blocks": 12,
+    "block_size": 2,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 40,
+    "max_model_len": 40,
+}
+CUT = SIZES | {"enable_chunked_prefill": True, "max_num_batched_tokens": 4}
+
+SCENES: dict[str, tuple[dict[str, Any], Log]] = {
+    "who cannot be preempted ends": (
+        SIZES | {"num_cpu_blocks": 0},
+        (
+            *(("add", (2, 9)), *STEP, ("fork", (0, 0)), ("refused", ("preempt in no such mode", 0, 0))),
+            *(("preempt", (0, "swap")), ("schedule", ())),
+        ),
+    ),
+    "a prefill comes back before those that decode, and takes the budget": (
+        CUT,
+        (
+            *(("add", (1, 12)), *STEP, ("add", (12, 2)), *STEP, ("refused", ("fork in a prefill", 1, 0))),
+            *(("preempt", (1, "swap")), *STEP, *STEP, *STEP),
+        ),
+    ),
+    "room is denied at random": (
+        SIZES | {"artificial_preemption": {"seed": 1, "probability": 0.5, "max_count": 20}},
+        (("add", (3, 9)), ("add", (4, 9)), *STEP, *STEP, *STEP),
+    ),
+    "lookahead slots are given back": (
+        SIZES | {"num_lookahead_slots": 5},
+        (("add", (3, 20)), *STEP, *STEP, ("fork", (0, 0)), ("fork", (0, 1)), *STEP),
+    ),
+    "an urgent request displaces": (
+        SIZES | {"priority": True},
+        (("add", (8, 9)), ("add", (8, 9)), *STEP, *STEP, ("add", (14, 3, 1, None, -9)), *STEP, *STEP),
+    ),
+    "an urgent request displaces others from their seats": (
+        SIZES | {"priority": True, "max_num_seqs": 2},
+        (
+            *(("add", (1, 9)), ("add", (1, 9)), *STEP, *STEP, ("refused", ("fork without a seat", 0, 0))),
+            *(("add", (2, 3, 2, None, -9)), *STEP),
+        ),
+    ),
+    "requests are aborted in a prefill and on the host": (
+        CUT,
+        (
+            *(("add", (12, 2)), *STEP, ("abort", (0,)), *STEP, ("add", (12, 2)), *STEP),
+            *(("preempt", (1, "swap")), *STEP, ("abort", (1,))),
+        ),
+    ),
+    "admission waits": (
+        SIZES | {"delay_factor": 5},
+        (("add", (3, 9)), ("schedule", (3,)), ("commit", ()), ("add", (3, 9)), *STEP, *STEP),
+    ),
+    "somebody is swapped": (
+        SIZES | {"num_gpu_blocks": 7},
+        (("add", (4, 9)), ("add", (4, 9)), *STEP, *STEP, ("preempt", (1, "swap")), *STEP),
+    ),
+}
+
+
+def begin(name: str, mode: str | None, vllm_v0: bool) -> tuple[Setup, Log]:
+    """The scene of this name, in a mode and a profile."""
+    fields, log = SCENES[name]
+    return setup(mode, **fields, vllm_v0=vllm_v0), log
+
+
+scenes = st.builds(begin, st.sampled_from(sorted(SCENES)), st.sampled_from(MODES), st.booleans())
+starts = st.integers(0, 3).flatmap(lambda i: setups().map(lambda start: (start, ())) if i else scenes)
+"""A setup; one run in four begins with a scene."""
+
+
+def all_scenes() -> list[tuple[Setup, Log]]:
+    """Each of them in both profiles, in one mode or another."""
+    names = sorted(SCENES)
+    return [begin(name, MODES[i % len(MODES)], v0) for v0 in (False, True) for i, name in enumerate(names)]

@@ -1,0 +1,443 @@
+"""Contracts of the two kinds of step, and of what events and priorities do before one; the rules of their loops."""
+
+from typing import Any
+
+from kvproof.proofs.block_rules import CONTRACTS
+from kvproof.proofs.contracts import Clauses, Contract
+from kvproof.proofs.group_rules import EVICT, RUN_MOVES, SERVE, in_pass, laws, no_new_tables, others_same, who_goes_is_named
+from kvproof.proofs.phase_rules import SWAP
+from kvproof.proofs.prefill_phase import ADMIT, before_running, in_prefill_phase
+from kvproof.proofs.prefill_rules import idle_blocked, leads
+from kvproof.proofs.rules import RULES, Rule
+from kvproof.proofs.sym import forall, run
+from kvproof.spec import decisions, effects
+from kvproof.spec.invariants import whole_prompts
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
+from kvproof.spec.ownership import R, S, W, unfinished
+
+STEP = tuple(dict.fromkeys((*SERVE, *SWAP, *ADMIT, "prefilled")))
+
+
+# --- before a step: events and priorities ----------------------------------------------------------
+def nothing_changed(d: Any, e: Any) -> Any:
+    """Nobody has moved, and nobody was named."""
+    return both(
+        d.plan.victims == e.plan.victims,
+        d.plan.ends == e.plan.ends,
+        d.waiting.n == e.waiting.n,
+        d.swapped.n == e.swapped.n,
+        d.running.n == e.running.n,
+        forall(
+            1,
+            lambda t: both(d.status[t] == e.status[t], either(d.config.vllm_v0, d.key[t] == e.key[t])),
+            lambda t: [[d.status[t]], [d.key[t]]],
+        ),
+    )
+
+
+def evicted_since(d: Any, e: Any) -> Clauses:
+    """Between e and d running groups were evicted, and nothing else has happened."""
+    p, o = d.plan, e.plan
+    return [
+        effects.moves(d, e, *RUN_MOVES),
+        effects.tokens_kept(d, e),
+        ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+        no_new_tables(d, e),
+        who_goes_is_named(d, e),
+        (
+            "helper: only more preempted or ended",
+            both(
+                p.victims >= o.victims,
+                p.ends >= o.ends,
+                d.running.n <= e.running.n,
+                d.waiting.n >= e.waiting.n,
+                d.swapped.n >= e.swapped.n,
+            ),
+        ),
+        (
+            "helper: who ran runs or is gone",
+            either(d.running.n == e.running.n, p.victims > o.victims, p.ends > o.ends),
+        ),
+        ("helper: nobody runs, nobody is evicted", either(e.running.n >= 1, nothing_changed(d, e))),
+        (
+            "helper: kvproof keeps keys",
+            either(
+                d.config.vllm_v0, forall(1, lambda t: implies(unfinished(d, t), d.key[t] == e.key[t]), lambda t: [[d.key[t]]])
+            ),
+        ),
+        (
+            "victim_not_in_plan: victims ran",
+            forall(
+                1,
+                lambda v: both(
+                    implies(o.victim[v], p.victim[v]), implies(both(p.victim[v], negate(o.victim[v])), e.status[v] == R)
+                ),
+                lambda v: [[p.victim[v]], [o.victim[v]]],
+            ),
+        ),
+    ]
+
+
+RULES["force"] = Rule(EVICT, lambda d, e, done: [*before_running(d), *evicted_since(d, e)])
+
+
+def _displaced(d: Any, e: Any, g: Any) -> Clauses:
+    p, o = d.plan, e.plan
+    return [
+        *before_running(d),
+        *evicted_since(d, e),
+        (
+            "victim_is_last: who is displaced ranks below the head",
+            forall(
+                1, lambda v: implies(both(p.victim[v], negate(o.victim[v])), e.rank(g) <= e.rank(v)), lambda v: [[p.victim[v]]]
+            ),
+        ),
+        (
+            "victim_is_last: none below keeps running",
+            forall(
+                2,
+                lambda v, t: implies(
+                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R), either(d.config.vllm_v0, e.key[t] < e.key[v])
+                ),
+                lambda v, t: [[p.victim[v], d.status[t]]],
+            ),
+        ),
+        ("helper: the head stays where it is", both(d.status[g] == e.status[g], negate(d.plan.victim[g]))),
+    ]
+
+
+RULES["displace"] = Rule(
+    EVICT,
+    lambda d, e, g, blocks: [
+        *_displaced(d, e, g),
+        ("helper: the head does not run", either(e.status[g] == W, e.status[g] == S)),
+    ],
+    lambda d, g, blocks: (d.running.n, 0),
+    laws,
+)
+
+
+def _displace_post(d: Any, e: Any) -> Clauses:
+    h, p, o = run().notes["ahead"], d.plan, e.plan
+    ahead = leads(e, h)
+    return [
+        *before_running(d),
+        *evicted_since(d, e),
+        (
+            "no_deadlock: who is displaced ranks below the head of the line",
+            either(
+                d.config.vllm_v0,
+                implies(
+                    ahead,
+                    both(
+                        d.status[h] == e.status[h],
+                        iff(p.victim[h], o.victim[h]),
+                        either(both(p.victims == o.victims, p.ends == o.ends), negate(p.victim[h])),
+                        forall(
+                            1,
+                            lambda v: implies(both(p.victim[v], negate(o.victim[v])), e.key[h] < e.key[v]),
+                            lambda v: [[p.victim[v]]],
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        (
+            "victim_is_last: none below keeps running",
+            forall(
+                2,
+                lambda v, t: implies(
+                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R), either(d.config.vllm_v0, e.key[t] < e.key[v])
+                ),
+                lambda v, t: [[p.victim[v], d.status[t]]],
+            ),
+        ),
+    ]
+
+
+for _name in ("displace", "displace_v0"):
+    CONTRACTS[_name] = Contract(
+        "displacing",
+        _name,
+        EVICT,
+        lambda d, v0=_name == "displace_v0": [*before_running(d), ("helper: in its profile", d.config.vllm_v0 == v0)],
+        _displace_post,
+        lambda d: (),
+        uses=("evict",),
+    )
+
+
+# --- a step ----------------------------------------------------------------------------------------
+def _step_pre(d: Any) -> Clauses:
+    return [
+        *before_running(d),
+        ("helper: nothing spent", d.spent == 0),
+        ("helper: before a mixed step no step of prefills", implies(d.config.enable_chunked_prefill, negate(d.prefilled))),
+    ]
+
+
+def _step_laws(d: Any) -> list[Any]:
+    """Every finite set has a first: the running queue, and all that wait or are swapped."""
+    head, h = run().notes["head"], run().notes["ahead"]
+    runs = both(
+        d.status[head] == R, forall(1, lambda t: implies(d.status[t] == R, d.key[head] <= d.key[t]), lambda t: [[d.status[t]]])
+    )
+    return [
+        *laws(d),
+        d.span_rises(),
+        either(d.running.n == 0, runs),
+        either(both(d.waiting.n == 0, d.swapped.n == 0), leads(d, h)),
+    ]
+
+
+def _step_post(d: Any, e: Any) -> Clauses:
+    p, c = d.plan, d.config
+    calm = both(e.plan.victims == 0, negate(d.testing))
+    made_way = both(c.priority, e.running.n >= 1, d.running.n == 0, p.victims >= 1)
+    return [
+        *in_pass(d),
+        ("budget_exact: the plan's sum", choose(d.prefilled, d.spent == p.total, effects.decode_budget(d)[1])),
+        (
+            "helper: who samples, and in which step",
+            both(
+                implies(d.prefilled, negate(c.enable_chunked_prefill)),
+                forall(
+                    1,
+                    lambda t: implies(d.sampling.has_[t], iff(d.prefilled, negate(c.enable_chunked_prefill))),
+                    lambda t: [[d.sampling.has_[t]]],
+                ),
+            ),
+        ),
+        (
+            "helper: only V0 leaves anybody idle, and not in a step of prefills",
+            forall(1, lambda t: implies(d.idle.has_[t], both(c.vllm_v0, negate(d.prefilled))), lambda t: [[d.idle.has_[t]]]),
+        ),
+        whole_prompts(d),
+        ("table_length: the slots of the step exist", implies(negate(d.prefilled), effects.nobody_due(d)[1])),
+        effects.tokens_kept(d, e),
+        ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+        who_goes_is_named(d, e),
+        (
+            "status_graph: who has ended stays so",
+            forall(1, lambda t: implies(unfinished(d, t), unfinished(e, t)), lambda t: [[d.status[t]], [e.status[t]]]),
+        ),
+        (
+            "helper: new tables only for who waited and is no victim",
+            forall(
+                2,
+                lambda g, q: implies(
+                    both(e.table.size_[g, q] == 0, d.table.size_[g, q] >= 1), both(e.status[g] == W, negate(e.plan.victim[g]))
+                ),
+                lambda g, q: [[d.table.size_[g, q]]],
+            ),
+        ),
+        (
+            "no_deadlock: a token, an end, or all that ran made way for the head",
+            implies(
+                both(negate(c.vllm_v0), calm, e.waiting.n + e.running.n + e.swapped.n >= 1),
+                either(d.spent >= 1, p.ends >= 1, made_way),
+            ),
+        ),
+    ]
+
+
+def unchanged(m: Any, e: Any) -> tuple[Any, Any]:
+    """Between e and m nothing runs and nothing has been done; nobody has moved."""
+    idle = both(
+        negate(m.config.vllm_v0),
+        e.running.n == 0,
+        m.running.n == 0,
+        m.spent == 0,
+        m.plan.ends == e.plan.ends,
+        m.plan.victims == e.plan.victims,
+    )
+    same = forall(
+        1,
+        lambda t: both(m.status[t] == e.status[t], either(negate(unfinished(m, t)), m.key[t] == e.key[t])),
+        lambda t: [[m.status[t]], [m.key[t]]],
+    )
+    return idle, same
+
+
+def _chain(d: Any, e: Any) -> Clauses:
+    """Who has a table before and after had it all along, and reads the same: from one part of the step to the next."""
+    clauses: Clauses = []
+    for m in (*run().notes.get("after", ()), d):
+        t, s = m.table, e.table
+        all_along = forall(
+            2,
+            lambda g, q, t=t, s=s: implies(both(s.size_[g, q] >= 1, d.table.size_[g, q] >= 1), t.size_[g, q] >= 1),
+            lambda g, q, t=t: [[t.size_[g, q]], [d.table.size_[g, q]]],
+        )
+        clauses.append(("helper: cut: had its table all along", all_along))
+    for (name, _), m in zip(run().notes.get("before", ()), run().notes.get("after", ()), strict=True):
+        if name == "step_of_prefills":
+            line = forall(
+                1,
+                lambda t, m=m: implies(e.status[t] == W, iff(d.status[t] == W, m.status[t] == W)),
+                lambda t, m=m: [[d.status[t]], [m.status[t]]],
+            )
+            clauses.append(("one_queue: cut: the line stays while others decode", line))
+    h = run().notes["ahead"]
+    for number, m in enumerate((*run().notes.get("after", ()), d)):
+        idle, same = unchanged(m, e)
+        clauses.append((f"no_deadlock: cut {number}: nothing done, nothing changed", implies(idle, same)))
+        clauses.append((f"no_deadlock: cut {number}: the line has its head", implies(both(idle, leads(e, h)), leads(m, h))))
+    undone = both(negate(d.config.vllm_v0), e.plan.victims == 0, negate(d.testing), d.spent == 0, d.plan.ends == 0)
+    for name, m in run().notes.get("before", ()):
+        if name == "schedule_running":
+            clauses.append(("no_deadlock: cut: who runs does something", implies(undone, m.running.n == 0)))
+            idle = both(undone, m.plan.victims == 0)
+            clauses.append(("no_deadlock: cut: or nobody ran", implies(idle, e.running.n == 0)))
+            clauses.append(("no_deadlock: cut: and nobody runs", implies(idle, d.running.n == 0)))
+        if name == "schedule_swapped":
+            nobody = both(m.plan.victims == 0, m.running.n == 0)
+            clauses.append(("no_deadlock: cut: nobody was preempted", implies(undone, nobody)))
+            clauses.append(("no_deadlock: cut: the head is not swapped", implies(both(undone, leads(e, h)), e.status[h] != S)))
+    clauses.append(
+        (
+            "no_deadlock: cut: the head does not wait",
+            implies(both(undone, d.plan.victims == 0, d.running.n == 0, leads(e, h)), e.status[h] != W),
+        )
+    )
+    for m in (*run().notes.get("after", ()), d):
+        same = effects.contents_kept(m, e, lambda g: negate(had(d, e, g)))
+        clauses.append(("swap_preserves_view: contents so far", same))
+        clauses.append(effects.tokens_kept(m, e))
+    return clauses
+
+
+def had(d: Any, e: Any, g: Any) -> Any:
+    """Has g, which had a table, one in the end? Then it runs or is swapped."""
+    return both(either(e.status[g] == R, e.status[g] == S), either(d.status[g] == R, d.status[g] == S))
+
+
+def _either_post(d: Any, e: Any) -> Clauses:
+    calm = both(e.plan.victims == 0, negate(d.testing))
+    return [*_step_post(d, e), *decisions.turns(d, e, run().notes["line"], calm)]
+
+
+def _first_post(d: Any, e: Any) -> Clauses:
+    """After the part of a step that prefills: nothing is planned yet, or the step is one of prefills."""
+    p, c, line = d.plan, d.config, run().notes["line"]
+    plain = both(e.plan.victims == 0, negate(d.testing), negate(c.priority))
+    stays = both(e.status[line] == W, d.status[line] == W)
+    head = both(stays, decisions.first_of(e, line, lambda t: both(e.status[t] == W, d.status[t] == W)))
+    blocked = both(negate(decisions.refusable(e, line)), negate(decisions.admissible(e, line, 0)))
+    before = either(decisions.waits_its_turn(e, line, d.delay), blocked)
+    unplanned = [(name, either(d.prefilled, clause)) for name, clause in before_running(d)]
+    turn = decisions.prefill_turn(e)
+    return [
+        *in_pass(d),
+        whole_prompts(d),
+        *unplanned,
+        ("budget_exact: the plan's sum", both(d.spent == p.total, iff(d.prefilled, d.spent >= 1))),
+        (
+            "helper: who samples, and nobody is idle",
+            forall(
+                1,
+                lambda t: both(implies(d.sampling.has_[t], d.prefilled), negate(d.idle.has_[t])),
+                lambda t: [[d.sampling.has_[t]], [d.idle.has_[t]]],
+            ),
+        ),
+        effects.tokens_kept(d, e),
+        ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+        who_goes_is_named(d, e),
+        (
+            "status_graph: who has ended stays so",
+            forall(1, lambda t: implies(unfinished(d, t), unfinished(e, t)), lambda t: [[d.status[t]], [e.status[t]]]),
+        ),
+        (
+            "helper: new tables only for who waited and is no victim",
+            forall(
+                2,
+                lambda g, q: implies(
+                    both(e.table.size_[g, q] == 0, d.table.size_[g, q] >= 1), both(e.status[g] == W, negate(e.plan.victim[g]))
+                ),
+                lambda g, q: [[d.table.size_[g, q]]],
+            ),
+        ),
+        (
+            "one_queue: no step of prefills, nobody admitted",
+            either(
+                d.prefilled,
+                forall(
+                    1,
+                    lambda t: implies(both(e.status[t] == W, d.status[t] == R), False),
+                    lambda t: [[d.status[t]], [e.status[t]]],
+                ),
+            ),
+        ),
+        (
+            "one_queue: who waited is not swapped",
+            forall(
+                1,
+                lambda t: implies(d.status[t] == S, either(e.status[t] == S, e.status[t] == R)),
+                lambda t: [[d.status[t]], [e.status[t]]],
+            ),
+        ),
+        ("no_deadlock: nothing done, nothing changed", implies(*unchanged(d, e))),
+        ("one_queue: a step of prefills in its turn", implies(d.prefilled, turn)),
+        ("one_queue: an unfinished prefill goes first", implies(both(turn, e.prefilling.n >= 1), d.prefilled)),
+        (
+            "one_queue: nobody waits in vain",
+            implies(
+                both(plain, head, turn),
+                either(both(d.prefilled, decisions.left_waiting(d, line)[1]), both(negate(d.prefilled), before)),
+            ),
+        ),
+        ("no_deadlock: if nothing runs, the head of the line is swapped", either(d.prefilled, idle_blocked(d))),
+        (
+            "no_deadlock: only a head of higher rank evicts",
+            both(
+                p.victims >= e.plan.victims,
+                p.ends >= e.plan.ends,
+                either(p.victims == e.plan.victims, both(c.priority, e.running.n >= 1)),
+                either(d.prefilled, d.running.n == e.running.n, p.victims > e.plan.victims, p.ends > e.plan.ends),
+            ),
+        ),
+        ("helper: the plan keeps counting", either(c.priority, both(p.victims == e.plan.victims, p.left == e.plan.left))),
+    ]
+
+
+CONTRACTS["step_of_prefills"] = Contract(
+    "schedule",
+    "step_of_prefills",
+    tuple(dict.fromkeys((*ADMIT, *EVICT, "prefilled"))),
+    lambda d: [*_step_pre(d), ("helper: not a mixed step", negate(d.config.enable_chunked_prefill))],
+    _first_post,
+    lambda d: (),
+    uses=("schedule_prefills", "displace", "displace_v0", "admit_waiting"),
+    cuts=_chain,
+    laws=_step_laws,
+)
+CONTRACTS["schedule_either"] = Contract(
+    "schedule",
+    "schedule_either",
+    STEP,
+    lambda d: [*_step_pre(d), ("helper: not a mixed step", negate(d.config.enable_chunked_prefill))],
+    _either_post,
+    lambda d: (),
+    uses=("schedule_running", "step_of_prefills", "schedule_swapped"),
+    cuts=_chain,
+    laws=_step_laws,
+)
+RULES["to_front"] = Rule(
+    ("key", "ticket", "waiting"),
+    lambda d, e, done, ids: [
+        *in_prefill_phase(d),
+        ("helper: nothing else has changed", both(d.waiting.n == e.waiting.n, d.ticket >= e.ticket)),
+        *others_same(d, e, -1, ("status",)),
+    ],
+)
+CONTRACTS["schedule_mixed"] = Contract(
+    "schedule",
+    "schedule_mixed",
+    STEP,
+    lambda d: [*_step_pre(d), ("helper: a mixed step", both(d.config.enable_chunked_prefill, negate(d.prefilled)))],
+    _either_post,
+    lambda d: (),
+    uses=("schedule_running", "schedule_swapped", "displace", "admit_waiting", "go_on_with_prefills"),
+    cuts=_chain,
+    laws=_step_laws,
+)

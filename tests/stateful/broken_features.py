@@ -1,0 +1,143 @@
+"""Cores broken in one function each: groups of several sequences, priorities, cut prompts, lookahead, delay, denials, events."""
+
+from kvproof.core import admission, displacing, groups, running, schedule
+from kvproof.core.status import Status
+from kvproof.store.draft import Draft
+
+
+def fork_forgets_the_seat(d, g, parent):
+    """A child takes no seat."""
+    seats, seqs = d.seats[g], d.seqs
+    child = REAL["fork"](d, g, parent)
+    d.seats[g], d.seqs = seats, seqs
+    return child
+
+
+def trim_forgets_a_block(d, g, q):
+    """A block of lookahead slots leaves the table and is lost."""
+    if d.table.size(g, q) == 1 or d.capacity(g) - d.config.block_size < d.clock - d.born[g] - 1:
+        return False
+    d.table.pop_block(g, q)
+    return True
+
+
+def trim_nothing(d, g, q):
+    """Parent and child share slots that nobody has written."""
+    return False
+
+
+def beam_gives_its_seat_back(d, g, q):
+    """The width of a beam search shrinks with each of its sequences that ends."""
+    several = d.members.count(g) > 1 and d.seats[g] <= d.reserve[g]
+    REAL["finish_sequence"](d, g, q)
+    if several:
+        d.seats[g] -= 1
+        d.seqs -= 1
+
+
+def arrival_only(d, prompt_tokens, limit, seats, reserve, priority):
+    """Everybody has one priority."""
+    return REAL["add"](d, prompt_tokens, limit, seats, reserve, 0)
+
+
+def accept_one_too_many(d, g, more):
+    """Lookahead gives a token more than there are slots for."""
+    if d.status[g] == Status.RUNNING and not d.prefilled and not d.prefilling.has(g) and not d.idle.has(g):
+        tokens = d.clock - d.born[g]
+        more = min(more, d.capacity(g) + 2 - tokens, d.limit[g] - tokens)
+        if more > 0:
+            d.born[g] -= more
+            d.ungiven[g] = more + 1
+            d.due.move(g, groups.grown_until(d, g))
+            d.expiry.move(g, d.born[g] + d.limit[g])
+
+
+def displace_one_more(d, g, blocks):
+    """The victim after the last that was needed goes too."""
+    more = REAL["displace_next"](d, g, blocks)
+    if not more and d.plan.victims and not d.running.empty() and d.rank(d.running.last()) > d.rank(g):
+        victim = d.running.last()
+        running.evict(d, victim, d.policy.swaps(victim, d.members.count(victim)))
+    return more
+
+
+def displace_whoever_ranks_above(d, g, blocks):
+    """The ranks are not looked at."""
+    if d.running.empty() or (displacing.has_room(d, blocks) and displacing.has_seats(d, g)):
+        return False
+    victim = d.running.last()
+    running.evict(d, victim, d.policy.swaps(victim, d.members.count(victim)))
+    return True
+
+
+def cut_one_token_late(d, g, rest):
+    """The last piece of a step is a token longer than the budget."""
+    left = d.config.max_num_batched_tokens - d.spent
+    tokens = min(rest, left + 1)
+    start = d.computed[g]
+    d.computed[g] = start + tokens
+    d.spent += tokens
+    d.plan.prefill(g, start, tokens)
+    if tokens == rest:
+        d.prefilling.remove(g)
+        d.born[g] = d.clock - d.length[g]
+        groups.set_alarms(d, g, 0 if d.config.enable_chunked_prefill else 1)
+        d.sampling.add(g)
+
+
+def look_ahead_preempts(d, g):
+    """Lookahead slots are not a wish but a need."""
+    if d.gpu.n == 0 and d.running.last() != g and d.capacity(g) < d.clock - d.born[g] + d.config.num_lookahead_slots:
+        running.preempt(d, d.running.last())
+    return REAL["look_ahead_next"](d, g)
+
+
+def victim_comes_back_at_once(d):
+    """A victim is a candidate in its own pass."""
+    evicted, d.plan.evicted = d.plan.evicted, lambda g: False
+    try:
+        return REAL["admit_next"](d)
+    finally:
+        d.plan.evicted = evicted
+
+
+def deny_never_ends(d, g):
+    """Who is denied once is denied for ever."""
+    return bool(d.deny.get(g, 0))
+
+
+def delay_is_forgotten(d):
+    """Whoever fits is admitted at once."""
+    return False
+
+
+def force_as_the_policy_wishes(d, g, mode):
+    """The mode of the event is not looked at."""
+    REAL["force"](d, g, 0)
+
+
+REAL = {
+    f.__name__: f
+    for f in (
+        *(groups.fork, groups.finish_sequence, groups.add, admission.admit_next),
+        *(displacing.displace_next, running.look_ahead_next, running.force),
+    )
+}
+
+FEATURES = {
+    fork_forgets_the_seat: (groups.fork, ("seats",)),
+    trim_forgets_a_block: (groups.trim_next, ("conservation", "pool", "free blocks")),
+    trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements")),
+    beam_gives_its_seat_back: (groups.finish_sequence, ("seats",)),
+    arrival_only: (groups.add, ("policy order", "seats", "displaced")),
+    accept_one_too_many: (schedule.accept, ("table_length", "tokens of", "invariants", "counted once")),
+    displace_one_more: (displacing.displace_next, ("displaced",)),
+    displace_whoever_ranks_above: (displacing.displace_next, ("displaced", "victim_is_last")),
+    cut_one_token_late: (admission.compute, ("budget",)),
+    look_ahead_preempts: (running.look_ahead_next, ("needless victim",)),
+    victim_comes_back_at_once: (admission.admit_next, ("victim_not_in_plan", "status_graph")),
+    deny_never_ends: (Draft.denies, ("denials", "every_request_ends")),
+    delay_is_forgotten: (Draft.delayed, ("delay",)),
+    force_as_the_policy_wishes: (running.force, ("forced",)),
+}
+"""Broken function -> the real one, and words of which one is in what the machine says of it."""
