@@ -8,8 +8,10 @@ from kvproof.fuzz.setup import MODES, Setup, setup
 
 choices = st.integers(0, 11)
 """Which one, of a list that is not known yet."""
+TOO_LONG = 50
+"""A prompt that is refused."""
 requests = st.tuples(
-    st.integers(1, 10),
+    st.integers(1, 11).map(lambda n: n if n < 11 else TOO_LONG),
     st.integers(1, 20),
     st.sampled_from((1, 1, 1, 2, 3)),
     st.sampled_from((None, None, None, None, 1, 2)),

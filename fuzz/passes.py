@@ -139,8 +139,8 @@ def needless(p: Pass) -> None:
         return
     *others, last = p.chosen
     free = p.before.gpu_free + p.held(p.forced) + p.held(others)
-    stay = set(p.after.running[1])
-    need = sum(p.needs(g) for g in p.decoders() if g in stay or g == last)
+    asked = {*p.after.running[1], *(g for g, _ in p.plan.ended), last}
+    need = sum(p.needs(g) for g in p.decoders() if g in asked)
     if free >= need:
         fault("needless victim", f"{last} is preempted, {free} blocks are free and {need} are needed")
 
@@ -173,6 +173,10 @@ def denials(p: Pass) -> None:
         fault("denials", f"{given} answers were no, {len(p.chosen)} were preempted and {len(gone)} ended")
     served = [g for g in p.plan.decodes if g not in p.plan.resumed]
     equal("denials to come of who was served", [g for g in served if p.after.deny.get(g, 0)], [])
+    asked = [g for g in p.decoders() if g not in p.forced][:1]
+    if not p.config.vllm_v0 and not p.after.prefilled and not p.config.priority:
+        unused = [g for g in asked if g not in gone and 0 < p.before.deny.get(g, 0) <= p.after.deny.get(g, 0)]
+        equal("denials to come of who was asked first are fewer than before, but for", unused, [])
     test = p.config.artificial_preemption
     if p.after.denied < p.before.denied or p.after.denied > (test.max_count if test else 0):
         fault("artificial preemption", f"{p.after.denied} answers were no, {p.before.denied} before")

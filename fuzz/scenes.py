@@ -43,6 +43,23 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
         SIZES | {"num_lookahead_slots": 5},
         (("add", (3, 20)), *STEP, *STEP, ("fork", (0, 0)), ("fork", (0, 1)), *STEP),
     ),
+    "a beam keeps its seats": (
+        SIZES,
+        (
+            ("add", (2, 9, 1, 2, 0)),
+            *STEP,
+            ("fork", (0, 0)),
+            ("fork", (0, 1)),
+            *STEP,
+            ("finish", (0, 1)),
+            ("finish", (0, 0)),
+            *STEP,
+        ),
+    ),
+    "there is room for what is needed, and for no lookahead slots": (
+        SIZES | {"num_lookahead_slots": 3, "num_gpu_blocks": 4},
+        (("add", (2, 5)), ("add", (2, 5)), *STEP, *STEP),
+    ),
     "an urgent request displaces": (
         SIZES | {"priority": True},
         (("add", (8, 9)), ("add", (8, 9)), *STEP, *STEP, ("add", (14, 3, 1, None, -9)), *STEP, *STEP),

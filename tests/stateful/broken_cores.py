@@ -64,7 +64,7 @@ def move_sequence_in_reversed(d, q, g):
 
 BROKEN = {
     take_block_twice: (blocks.take_block, ("refcount_exact",)),
-    unshare_keeps_reference: (blocks.unshare, ("refcount_exact", "conservation", "no_hazard_ordered")),
+    unshare_keeps_reference: (blocks.unshare, ("refcount_exact", "conservation", "no_hazard_ordered", "NoneType")),
     give_back_forgets_host: (blocks.give_back, ("conservation",)),
     recompute_keeps_computed: (running.recompute, ("token counts",)),
     shared_tail_is_written: (blocks.unshare, ("no_shared_write", "two writers")),

@@ -85,20 +85,30 @@ def cut_one_token_late(d, g, rest):
         d.sampling.add(g)
 
 
-def look_ahead_preempts(d, g):
-    """Lookahead slots are not a wish but a need."""
-    if d.gpu.n == 0 and d.running.last() != g and d.capacity(g) < d.clock - d.born[g] + d.config.num_lookahead_slots:
-        running.preempt(d, d.running.last())
-    return REAL["look_ahead_next"](d, g)
+def look_ahead_is_a_need(d, g, blocks):
+    """Nobody gets its next token if there is no room for a lookahead slot besides."""
+    return REAL["can_append"](d, g, blocks + (d.config.num_lookahead_slots > 0))
+
+
+def look_ahead_too_far(d, g):
+    """More slots than there are to be tokens."""
+    if d.capacity(g) >= d.clock - d.born[g] + d.config.num_lookahead_slots + d.config.block_size or d.gpu.n == 0:
+        return False
+    d.table.extend(g, d.members.first(g), d.gpu)
+    return True
 
 
 def victim_comes_back_at_once(d):
     """A victim is a candidate in its own pass."""
-    evicted, d.plan.evicted = d.plan.evicted, lambda g: False
-    try:
-        return REAL["admit_next"](d)
-    finally:
-        d.plan.evicted = evicted
+    if d.waiting.empty() or (not d.running.empty() and d.delayed()):
+        return False
+    g = d.waiting.first()
+    tokens = d.length[g]
+    blocks = d.blocks_for(tokens)
+    if not admission.first_in_line(d, g) or not admission.fits_budget(d, g, tokens) or not admission.has_room(d, blocks):
+        return False
+    admission.admit(d, g, tokens, blocks)
+    return True
 
 
 def deny_never_ends(d, g):
@@ -119,23 +129,24 @@ def force_as_the_policy_wishes(d, g, mode):
 REAL = {
     f.__name__: f
     for f in (
-        *(groups.fork, groups.finish_sequence, groups.add, admission.admit_next),
-        *(displacing.displace_next, running.look_ahead_next, running.force),
+        *(groups.fork, groups.finish_sequence, groups.add),
+        *(displacing.displace_next, running.can_append, running.force),
     )
 }
 
 FEATURES = {
-    fork_forgets_the_seat: (groups.fork, ("seats",)),
+    fork_forgets_the_seat: (groups.fork, ("seats", "token counts")),
     trim_forgets_a_block: (groups.trim_next, ("conservation", "pool", "free blocks")),
     trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements")),
-    beam_gives_its_seat_back: (groups.finish_sequence, ("seats",)),
+    beam_gives_its_seat_back: (groups.finish_sequence, ("seats", "token counts")),
     arrival_only: (groups.add, ("policy order", "seats", "displaced")),
     accept_one_too_many: (schedule.accept, ("table_length", "tokens of", "invariants", "counted once")),
     displace_one_more: (displacing.displace_next, ("displaced",)),
     displace_whoever_ranks_above: (displacing.displace_next, ("displaced", "victim_is_last")),
     cut_one_token_late: (admission.compute, ("budget",)),
-    look_ahead_preempts: (running.look_ahead_next, ("needless victim",)),
-    victim_comes_back_at_once: (admission.admit_next, ("victim_not_in_plan", "status_graph")),
+    look_ahead_is_a_need: (running.can_append, ("needless victim",)),
+    look_ahead_too_far: (running.look_ahead_next, ("slots",)),
+    victim_comes_back_at_once: (admission.admit_next, ("victim_not_in_plan", "status_graph", "infeasible_refused")),
     deny_never_ends: (Draft.denies, ("denials", "every_request_ends")),
     delay_is_forgotten: (Draft.delayed, ("delay",)),
     force_as_the_policy_wishes: (running.force, ("forced",)),

@@ -6,8 +6,11 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from kvproof.fuzz.happened import EVENTS
+from kvproof.fuzz.loop import play
 from kvproof.fuzz.machine import RULES, Machine
 from kvproof.fuzz.profiles import register
+from kvproof.fuzz.scenes import all_scenes
 
 register()
 OFTEN = (
@@ -17,9 +20,10 @@ OFTEN = (
 )
 
 
-def test_the_machine_finds_no_fault_and_every_rule_fires():
+def test_scenes_and_the_machine_find_no_fault_and_everything_happens():
     Machine.fired, Machine.events, Machine.failure = Counter(), {}, None
+    assert [failure for start, log in all_scenes() if (failure := play(start, log))] == []
     run_state_machine_as_test(Machine, settings=settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci")))
     assert [name for name in RULES if not Machine.fired[name]] == []
     events = sum(Machine.events.values(), Counter())
-    assert [name for name in OFTEN if not events[name]] == []
+    assert [name for name in EVENTS if not events[name]] == []
