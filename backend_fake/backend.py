@@ -14,7 +14,7 @@ from kvproof.backend_fake.checks import Pairs, Sizes, check_lists
 from kvproof.backend_fake.errors import Misuse, fail
 from kvproof.backend_fake.ledger import Ledger, Page
 from kvproof.backend_fake.memory import Bools, Ints, Memory, Words
-from kvproof.store.plan import Plan
+from kvproof.store.plan import Plan, Recompute
 
 
 @attrs.frozen(eq=False)
@@ -55,6 +55,9 @@ class FakeBackend:
         for g, mode in plan.preempted:
             if mode == "recompute":
                 self._forget_lineage(g)
+        for recompute in plan.recomputes:
+            if recompute.start == 0:
+                self._relate(recompute)
         n = self.sizes.gpu
         self._transfer(self.gpu, self.host, plan.swap_out, 0, n)
         self._transfer(self.host, self.gpu, plan.swap_in, n, 0)
@@ -108,6 +111,7 @@ class FakeBackend:
         """The slots of the plan: new blocks at the ends of tables, copies in place of what was shared. Returns the new blocks."""
         origin = {target: source for source, target in plan.copy}
         resumed = set(plan.resumed)
+        rebuilt = {r.group for r in plan.recomputes if r.start == 0}
         for i, (source, _) in enumerate(plan.copy):
             if not page.count(source):
                 fail(Misuse.FREE_BLOCK, f"copy[{i}] reads block {source}, which is free")
@@ -117,9 +121,12 @@ class FakeBackend:
             if i == len(row):
                 if b in origin:
                     fail(Misuse.TWO_WRITERS, f"slots[{n}]: block {b} is new and the target of a copy")
-                page.take(g, b)
+                if g in rebuilt and any(i < len(other) and other[i] == b for other in page.tables(g).values()):
+                    page.share(b)
+                else:
+                    page.take(g, b)
+                    fresh.append(b)
                 row.append(b)
-                fresh.append(b)
             elif i > len(row):
                 fail(Misuse.BAD_INDEX, f"slots[{n}]: index {i} in a table of {len(row)} blocks")
             elif row[i] == b and g in resumed:
@@ -188,17 +195,21 @@ class FakeBackend:
         """Host blocks that are in a table."""
         return len(self.ledger.refs) - self.gpu_used
 
-    def write(self, runs: Sequence[tuple[int, int, int]], tokens: Sequence[Words]) -> None:
-        """The k-th run (group, sequence, first position) stores tokens[k] in consecutive slots of its own blocks."""
+    def write(self, runs: Sequence[tuple[int, int, int]], tokens: Sequence[Words], owners: Sequence[int] | None = None) -> None:
+        """The k-th run (group, sequence, first position) stores tokens[k] in consecutive slots of the table of its sequence.
+
+        owners: sequences whose tables they go to, where these are others. A block that several share is written only if they all
+        expect to read just that.
+        """
         size = self.block_size
         cells: list[tuple[int, int, int, int]] = []
-        for (g, q, start), part in zip(runs, tokens, strict=True):
-            stop = start + len(part)
-            row = self._gpu_row(g, q, stop)
-            for b in row[start // size :]:
-                if self.ledger.refs[b] > 1:
-                    fail(Misuse.TWO_WRITERS, f"group {g} writes block {b}, which {self.ledger.refs[b]} sequences share")
+        for k, ((g, q, start), part) in enumerate(zip(runs, tokens, strict=True)):
+            stop, owner = start + len(part), q if owners is None else owners[k]
+            row = self._gpu_row(g, owner, stop)
             writer = self._writer(g, q)
+            for i in range(start // size, len(row)):
+                if self.ledger.refs[row[i]] > 1:
+                    self._same_for_all(g, i, row[i], writer, range(max(start, i * size), min(stop, (i + 1) * size)))
             cells += [(row[p // size], p % size, writer, p) for p in range(start, stop)]
         if cells:
             blocks, offsets, writers, positions = np.array(cells, dtype=np.int64).T
@@ -220,6 +231,15 @@ class FakeBackend:
         if any((g, q) in self._lineage for g, q, _ in wishes):
             writers = self._ancestors(wishes, [*starts, len(cells)], positions, writers)
         return Histories(self.gpu.read(blocks, writers, positions, wanted), positions, wanted, np.array(starts))
+
+    def _same_for_all(self, g: int, i: int, b: int, writer: int, positions: range) -> None:
+        """Block b, the i-th of several sequences of g, is written by this writer: do all of them expect that?"""
+        for q in self.sequences(g):
+            row = self.ledger.row(g, q)
+            if i < len(row) and row[i] == b:
+                expected = {[serial for since, serial in self._line(g, q) if since <= p][-1] for p in positions}
+                if expected != {writer}:
+                    fail(Misuse.TWO_WRITERS, f"group {g} writes block {b}, which {self.ledger.refs[b]} sequences share")
 
     def _ancestors(self, wishes: Sequence[tuple[int, int, int]], bounds: list[int], positions: Ints, writers: Ints) -> Ints:
         """Who must have written each slot, where a history begins with that of the sequence it was forked from."""
@@ -250,6 +270,15 @@ class FakeBackend:
     def _line(self, g: int, q: int) -> list[tuple[int, int]]:
         """Who wrote the history of q: from which position on, under which serial number."""
         return self._lineage.get((g, q), [(0, self._writer(g, q))])
+
+    def _relate(self, recompute: Recompute) -> None:
+        """What two sequences have in common is written by the first of them."""
+        g = recompute.group
+        line: list[tuple[int, int]] = []
+        for q, common in recompute.kin:
+            line = [part for part in line if part[0] < common]
+            line.append((common, self._writer(g, q)))
+            self._lineage[g, q] = list(line)
 
     def _forget_lineage(self, g: int) -> None:
         """What g computes from now on it writes itself."""

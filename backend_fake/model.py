@@ -12,7 +12,7 @@ import numpy as np
 
 from kvproof.backend_fake.backend import FakeBackend, Histories
 from kvproof.backend_fake.memory import Words
-from kvproof.store.plan import Plan
+from kvproof.store.plan import Plan, Recompute
 
 Piece = tuple[int, int, int, int]
 
@@ -93,8 +93,26 @@ class FakeModel:
 
         Returns (group, token of each of its sequences) for every group that got tokens, in plan order.
         """
-        pieces = [(g, q, start, start + n) for g, start, n in plan.prefills for q in self.backend.sequences(g)]
+        several = {r.group: r for r in plan.recomputes}
+        pieces: list[Piece] = []
+        for g, start, n in plan.prefills:
+            if g in several:
+                pieces += self._recompute(several[g])
+            else:
+                pieces += [(g, q, start, start + n) for q in self.backend.sequences(g)]
         return self._compute(pieces + self._next(plan.decodes))
+
+    def _recompute(self, r: Recompute) -> list[Piece]:
+        """Write what several sequences have in common once, wherever it is read. What is left to do: to read it back.
+
+        After the last piece all of them go on. (An engine samples the next token of each when its part is done, and keeps it.)
+        """
+        g, size = r.group, self.backend.block_size
+        runs = [(q, q, first, n) for q, first, n in r.parts] + r.shared(size)
+        inputs = [self.sequences[g, q].tokens(first, first + n) for q, _, first, n in runs]
+        self.backend.write([(g, q, first) for q, _, first, _ in runs], inputs, [owner for _, owner, _, _ in runs])
+        ends = [(q, r.length) for q, _ in r.kin] if r.complete else [(q, i + n) for q, i, n in r.parts if i + n < r.length]
+        return [(g, q, end, end) for q, end in sorted(ends)]
 
     def decode(self, groups: Iterable[int]) -> list[tuple[int, ...]]:
         """One more token for every sequence of these: what lookahead slots are for."""
@@ -109,8 +127,9 @@ class FakeModel:
         """Write the tokens start .. stop - 1 of each (group, sequence, start, stop), and go on from those that are complete."""
         if not pieces:
             return []
-        inputs = [self.sequences[g, q].tokens(start, stop) for g, q, start, stop in pieces]
-        self.backend.write([(g, q, start) for g, q, start, _ in pieces], inputs)
+        new = [piece for piece in pieces if piece[2] < piece[3]]
+        inputs = [self.sequences[g, q].tokens(start, stop) for g, q, start, stop in new]
+        self.backend.write([(g, q, start) for g, q, start, _ in new], inputs)
         words = fold(self.backend.read([(g, q, stop) for g, q, _, stop in pieces]))
         keys = np.array([self.sequences[g, q].key for g, q, _, _ in pieces], dtype=np.uint64)
         indices = np.array([q + 1 for _, q, _, _ in pieces], dtype=np.uint64)

@@ -1,6 +1,6 @@
 """Prefills: who is admitted (waiting -> running), and prompts that are computed in pieces."""
 
-from kvproof.core.blocks import allocate
+from kvproof.core.blocks import allocate, rebuild
 from kvproof.core.groups import end, leave, set_alarms
 from kvproof.core.profiles import enqueue_back, first_in_line, fits_budget, has_room, never_fits, over_prompt_limit
 from kvproof.core.status import Status
@@ -18,7 +18,8 @@ def refuse(d: Draft, g: int) -> None:
 def compute(d: Draft, g: int, rest: int) -> None:
     """The next piece of the prefill of g, which has `rest` tokens to go: as much as the budget takes, at least one.
 
-    After the last one it decodes; the commit gives it its next token.
+    Of several sequences what they have in common is computed once; the tokens count sequence by sequence, in the order of their
+    kin. After the last one g decodes; the commit gives it its next token.
     """
     left = d.config.max_num_batched_tokens - d.spent
     tokens = rest if rest <= left else left
@@ -38,7 +39,7 @@ def compute_next(d: Draft) -> bool:
     if d.prefilling.empty() or d.spent >= d.config.max_num_batched_tokens:
         return False
     g = d.prefilling.first()
-    compute(d, g, d.length[g] - d.computed[g])
+    compute(d, g, d.work(g, d.length[g]) - d.computed[g])
     return True
 
 
@@ -48,8 +49,11 @@ def go_on_with_prefills(d: Draft) -> None:
 
 
 def admit(d: Draft, g: int, tokens: int, blocks: int) -> None:
-    """WAITING -> RUNNING with a table for the whole prompt; the prefill begins."""
-    allocate(d, g, blocks)
+    """WAITING -> RUNNING with tables for all tokens; the prefill, of `tokens` different ones, begins."""
+    if d.members.count(g) == 1:
+        allocate(d, g, blocks)
+    else:
+        rebuild(d, g, d.length[g])
     leave(d, g)
     d.status[g] = Status.RUNNING
     enqueue_back(d, g)
@@ -69,8 +73,8 @@ def admit_next(d: Draft) -> bool:
     g = d.waiting.first()
     if d.plan.evicted(g) or not first_in_line(d, g):
         return False
-    tokens = d.length[g]
-    blocks = d.blocks_for(tokens)
+    tokens = d.work(g, d.length[g])
+    blocks = d.rows(g, d.length[g])
     if over_prompt_limit(d, g, tokens) or never_fits(d, blocks):
         refuse(d, g)
         return True

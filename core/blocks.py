@@ -22,6 +22,23 @@ def allocate(d: Draft, g: int, blocks: int) -> None:
     d.times("fill", blocks, take_block, d.members.first(g), g)
 
 
+def rebuild_sequence(d: Draft, q: int, g: int, origin: int, common: int, tokens: int) -> None:
+    """Sequence q of g, which owns nothing yet, gets a table for `tokens` tokens.
+
+    It shares with `origin` the blocks that their first `common` tokens fill. The last block, which it writes next, is its own.
+    """
+    if common >= tokens:
+        common = tokens - 1
+    shared = d.full_blocks(common)
+    d.each_index("share_again", shared, share_block, g, origin, q)
+    d.times("take_rest", d.blocks_for(tokens) - shared, take_block, q, g)
+
+
+def rebuild(d: Draft, g: int, tokens: int) -> None:
+    """Every sequence of g, which own nothing yet, gets a table for `tokens` tokens, in which common blocks are shared again."""
+    d.each_kin("rebuild", g, rebuild_sequence, tokens)
+
+
 def give_back(d: Draft, b: int) -> None:
     """One reference to b less; the last one frees it."""
     if d.refs.drop(b):

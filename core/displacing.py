@@ -30,7 +30,7 @@ def line_head(d: Draft) -> int:
 def lacking(d: Draft, g: int) -> int:
     """GPU blocks that must be free for g, which waits or is swapped, to go on."""
     if d.status[g] == Status.WAITING:
-        return d.blocks_for(d.length[g])
+        return d.rows(g, d.length[g])
     return returning(d, g)
 
 
@@ -52,9 +52,8 @@ def displace_v0(d: Draft) -> None:
     d.sort_running()
     if not d.waiting.empty():
         g = d.waiting.first()
-        tokens = d.length[g]
-        if tokens > d.config.max_num_batched_tokens:
+        if d.work(g, d.length[g]) > d.config.max_num_batched_tokens:
             d.repeat("displace", displace_next, g, d.config.num_gpu_blocks + 1)
         else:
-            d.repeat("displace", displace_next, g, d.blocks_for(tokens))
+            d.repeat("displace", displace_next, g, d.rows(g, d.length[g]))
         d.sort_waiting()

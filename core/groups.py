@@ -126,7 +126,7 @@ def fork(d: Draft, g: int, parent: int) -> int:
         d.seqs += 1
     if d.config.num_lookahead_slots > 0 and d.members.count(g) == 1:
         d.repeat("trim", trim_next, g, parent)
-    child = d.members.add(g)
+    child = d.members.add(g, parent, d.clock - d.born[g])
     d.decoders += 1
     d.each_index("share", d.table.size(g, parent), share_block, g, parent, child)
     d.due.move(g, d.clock)
@@ -134,9 +134,10 @@ def fork(d: Draft, g: int, parent: int) -> int:
 
 
 def finish_sequence(d: Draft, g: int, q: int) -> None:
-    """Sequence q of a running group has ended; the group goes with its last one."""
+    """Sequence q of a running group has ended; the group goes with its last one. Not while several are being recomputed."""
     require(d.status[g] == Status.RUNNING, "the group is not running")
     require(d.members.has(g, q), "no such sequence")
+    require(d.members.count(g) == 1 or not d.prefilling.has(g), "the group is being recomputed")
     if d.members.count(g) == 1:
         end(d, g, Status.FINISHED_STOPPED)
     else:

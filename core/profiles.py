@@ -56,7 +56,7 @@ def over_prompt_limit(d: Draft, g: int, tokens: int) -> bool:
     prompt + generated, each time."""
     if d.config.vllm_v0:
         long = tokens > d.config.max_num_batched_tokens and not d.config.enable_chunked_prefill
-        return tokens > d.config.max_model_len or long
+        return d.length[g] > d.config.max_model_len or long
     return d.prompt[g] > d.config.max_model_len
 
 

@@ -35,25 +35,19 @@ def swap_out(d: Draft, g: int) -> None:
     d.plan.preempted(g, "swap")
 
 
-def can_recompute(d: Draft, g: int) -> bool:
-    """One sequence only: siblings would have to be forked again."""
-    return d.members.count(g) == 1
-
-
 def can_swap(d: Draft, g: int) -> bool:
-    """Only if the host has room."""
+    """Only if the host has room, and not several sequences in the middle of their recompute."""
+    if d.prefilling.has(g) and d.members.count(g) > 1:
+        return False
     return host_blocks(d, g) <= d.cpu.n
 
 
 def evict(d: Draft, g: int, wish: bool) -> None:
-    """g is swapped out if that is the wish, else recomputed; if that is impossible, the other way; if both are, g ends."""
-    recomputable = can_recompute(d, g)
-    if (wish or not recomputable) and can_swap(d, g):
+    """g is swapped out if that is the wish and it is possible, else recomputed."""
+    if wish and can_swap(d, g):
         swap_out(d, g)
-    elif recomputable:
-        recompute(d, g)
     else:
-        end(d, g, Status.FINISHED_CAPACITY)
+        recompute(d, g)
 
 
 def uncharge(d: Draft, g: int) -> None:
@@ -178,7 +172,7 @@ def prefill_v0(d: Draft, g: int, left: int) -> None:
     blocks = d.blocks_for(d.length[g]) - d.full_blocks(d.length[g])
     if can_append(d, g, blocks) or find_blocks(d, g, blocks):
         d.charged += d.seats[g]
-        compute(d, g, d.length[g] - d.computed[g])
+        compute(d, g, d.work(g, d.length[g]) - d.computed[g])
 
 
 def schedule_running(d: Draft) -> None:

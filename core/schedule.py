@@ -144,8 +144,9 @@ def accept(d: Draft, g: int, more: int) -> None:
 
 
 def finish_one(d: Draft, g: int, q: int) -> None:
-    """The engine says that q has ended. If it is gone already (aborted meanwhile, say) there is nothing left to do."""
-    if d.status[g] == Status.RUNNING and d.members.has(g, q):
+    """The engine says that q has ended. If it is gone already (aborted meanwhile, say) there is nothing left to do; nor can it
+    leave siblings while they are being recomputed."""
+    if d.status[g] == Status.RUNNING and d.members.has(g, q) and (d.members.count(g) == 1 or not d.prefilling.has(g)):
         finish_sequence(d, g, q)
 
 

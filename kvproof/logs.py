@@ -25,7 +25,7 @@ MOVED = {"recompute": "freed", "swap": "moved to the host"}
 
 def held(state: State, g: int) -> int:
     """Blocks that g holds; what its sequences share counts once."""
-    live, _ = state.members.get(g, ((0,), 1))
+    live = state.members.get(g, ((0,), 1))[0]
     return len({b for q in live for b in row(state.table, g, q)})
 
 

@@ -35,16 +35,15 @@ def out_of_capacity(before: State, d: Draft, g: int) -> str:
         return f"prompt and output of {tokens} tokens exceed max_model_len {d.config.max_model_len} after a recompute"
     tables = [row(before.table, g, q) for q in d.members.of(g)]
     held = len({b for table in tables for b in table})
+    work, budget = d.work(g, tokens), d.config.max_num_batched_tokens
+    if not held and d.config.vllm_v0 and not d.config.enable_chunked_prefill and work > budget:
+        return f"its sequences have {work} different tokens, max_num_batched_tokens is {budget}, after a recompute"
     if not held:
-        needed = d.blocks_for(tokens)
+        needed = d.rows(g, tokens)
     elif d.blocks_for(tokens) > len(tables[0]):
         needed = held + len(tables)
     else:
         needed = held + len(tables) - len({table[-1] for table in tables})
-    if len(tables) > 1 and needed <= d.config.num_gpu_blocks:
-        return (
-            f"its {len(tables)} sequences hold {blocks_of(held)}, which the host pool cannot take, and they cannot be recomputed"
-        )
     return f"needs {blocks_of(needed)} for its next token, {pool(d)}"
 
 

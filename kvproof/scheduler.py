@@ -18,7 +18,7 @@ from kvproof.logs import log, tell_pass
 from kvproof.observed import Observed
 from kvproof.reasons import reason
 from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, BySize, Draft, Policy
-from kvproof.store.plan import Plan
+from kvproof.store.plan import Plan, recomputes
 from kvproof.store.queues import Results
 
 first = itemgetter(0)  # the id in a result
@@ -194,7 +194,8 @@ class Scheduler(Observed):
                 self._accounts.preempted(g, mode)
         self._close(d)
         state = self.state
-        plan = draft.close(state.epoch, state.running[1], state.prefilling[1], not state.prefilled, state.idle[1])
+        again = recomputes(draft.pieces, state.members, state.length) if draft.pieces else ()
+        plan = draft.close(state.epoch, state.running[1], state.prefilling[1], not state.prefilled, state.idle[1], again)
         tally = self._tally
         tally.passes += 1
         if draft.pieces or draft.victims or draft.resumes or draft.copy:

@@ -16,7 +16,7 @@ from kvproof.codec import SCALARS, Codec, codec_of, fields, instance
 from kvproof.core.config import Config
 from kvproof.fields import Field, array, integer, record, wrong
 from kvproof.scheduler import Scheduler
-from kvproof.store.collections import Cell, Members, Refs, Table, cell_blocks, cells
+from kvproof.store.collections import Cell, Kin, Members, Refs, Table, cell_blocks, cells
 from kvproof.store.draft import Draft, State
 from kvproof.store.plan import Plan
 from kvproof.store.queues import Calendar, Pair
@@ -59,7 +59,7 @@ queue = Codec(codec_of(Pair).write, _read_queue)
 sequence = Codec(lambda key: list(key) if isinstance(key, tuple) else key, _read_sequence)
 table_row = Codec(lambda row: row[0][: row[1]], _read_row)  # the rest of the list belongs to other versions
 KINDS: dict[Any, tuple[Codec, Codec]] = {
-    Members: (number, codec_of(tuple[tuple[int, ...], int])),
+    Members: (number, codec_of(tuple[tuple[int, ...], int, Kin])),
     Table: (sequence, table_row),
     Refs: (number, number),
     Calendar: (number, codec_of(set[int])),

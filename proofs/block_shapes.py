@@ -147,12 +147,18 @@ class ZRefs(Shape):
 
 
 class ZMembers(Shape):
-    """Group -> live sequences: a finite set of indices below `bound`, with its size."""
+    """Group -> live sequences: a finite set of indices below `bound`, with its size, and the line of its kin.
 
-    parts = ("has_", "n", "bound")
+    Ghosts: `prefix[g, q, n]` stands for the first n tokens of q, those to come included; a child has those of its parent so far.
+    `line[g]` is another number whenever the line of g changes, so that what depends on the line is a function of it.
+    """
+
+    parts = ("has_", "n", "bound", "origin", "after", "common", "prefix", "line")
 
     def __init__(self) -> None:
         self.has_, self.n, self.bound = ZMap("member", 2, truth=True), ZMap("members"), ZMap("bound")
+        self.origin, self.after, self.common = ZMap("origin", 2), ZMap("after", 2), ZMap("common", 2)
+        self.prefix, self.line = ZMap("prefix", 3), ZMap("line")
         self.queues: tuple[Any, ...] = ()  # they count the live sequences of their groups
 
     def has(self, g: Any, q: Any) -> Any:
@@ -197,10 +203,21 @@ class ZMembers(Shape):
         self.has_.update(lambda old, t, q: choose(t == g, q == 0, old))
         self.n[g] = 1
         self.bound[g] = 1
+        self.origin[g, 0], self.after[g, 0], self.common[g, 0] = -1, -1, 0
+        self.line[g] = fresh("line")
 
-    def add(self, g: Any) -> Any:
-        """A new index. A queue that g is in has one live sequence more."""
-        q = self.bound[g]
+    def add(self, g: Any, parent: Any, tokens: Any) -> Any:
+        """A new index, after its parent in the line; queues that g is in have one sequence more. Obligation: the parent lives."""
+        prove("requires: members.add: the parent lives", self.has_[g, parent])
+        q, rest = self.bound[g], self.after[g, parent]
+        self.origin[g, q], self.after[g, q], self.common[g, q] = parent, rest, tokens
+        self.after[g, parent], self.origin[g, rest] = q, q
+        self.common[g, rest] = choose(self.common[g, rest] <= tokens, self.common[g, rest], tokens)
+        known, own = self.prefix.snap(), ZMap("own_prefix")
+        self.prefix.update(
+            lambda old, t, p, n: choose(both(t == g, p == q), choose(n <= tokens, known[g, parent, n], own[n]), old)
+        )
+        self.line[g] = fresh("line")
         self.has_[g, q] = True
         self.n[g] = self.n[g] + 1
         self.bound[g] = q + 1
@@ -211,6 +228,10 @@ class ZMembers(Shape):
     def remove(self, g: Any, q: Any) -> None:
         """q lives no more. Obligation: it did."""
         prove("requires: members.remove: lives", self.has_[g, q])
+        before, rest, mine = self.origin[g, q], self.after[g, q], self.common[g, q]
+        self.after[g, before], self.origin[g, rest] = rest, before
+        self.common[g, rest] = choose(self.common[g, rest] <= mine, self.common[g, rest], mine)
+        self.line[g] = fresh("line")
         self.has_[g, q] = False
         self.n[g] = self.n[g] - 1
         for queue in self.queues:
@@ -218,16 +239,17 @@ class ZMembers(Shape):
 
 
 class ZTable(Shape):
-    """(group, sequence, index) -> block, with the ghost bijection to (block, k), the group and index of each used block,
-    and how many different blocks each group holds."""
+    """(group, sequence, index) -> block, with the ghost bijection to (block, k), the group and index of each used block, the
+    tokens up to its end that its first holder expects, and how many different blocks each group holds."""
 
-    parts = ("at", "size_", "rank", "owner_g", "owner_q", "owner_i", "group_of", "index_of", "held")
+    parts = ("at", "size_", "rank", "owner_g", "owner_q", "owner_i", "group_of", "index_of", "text", "held")
     plan: Any
 
     def __init__(self, refs: ZRefs, members: ZMembers, span: Any) -> None:
         self.at, self.size_, self.rank = ZMap("table", 3), ZMap("size", 2), ZMap("rank", 3)
         self.owner_g, self.owner_q, self.owner_i = ZMap("owner_g", 2), ZMap("owner_q", 2), ZMap("owner_i", 2)
         self.group_of, self.index_of, self.held = ZMap("group_of"), ZMap("index_of"), ZMap("held")
+        self.text = ZMap("text")
         self.refs, self.members, self.span = refs, members, span
 
     def live(self, g: Any, q: Any, i: Any) -> Any:
@@ -252,6 +274,7 @@ class ZTable(Shape):
         self.owner_g[b, k], self.owner_q[b, k], self.owner_i[b, k] = g, q, i
         self.held[g] = self.held[g] + choose(k == 0, 1, 0)
         self.group_of[b], self.index_of[b] = g, i
+        self.text[b] = choose(k == 0, self.members.prefix[g, q, self.span(i + 1)], self.text[b])
 
     def _unlink(self, g: Any, q: Any, i: Any) -> None:
         """The last reference moves into the place of this one; the count still includes it."""

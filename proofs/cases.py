@@ -4,7 +4,17 @@ from collections.abc import Callable
 
 import attrs
 
-from kvproof.proofs import block_rules, decisions, lookahead_rules, pass_rules, phase_rules, step_rules, swap_rules, transitions
+from kvproof.proofs import (
+    block_rules,
+    decisions,
+    lookahead_rules,
+    pass_rules,
+    phase_rules,
+    rebuild_rules,
+    step_rules,
+    swap_rules,
+    transitions,
+)
 from kvproof.proofs.contracts import Contract
 from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.rules import Hoare
@@ -57,4 +67,14 @@ ALL.update({name: Case(name, fn, uses, tuple(roots), WEIGHTS.get(name, 1.0)) for
 TRANSITIONS = ("add", "fork", "finish_sequence", "deny_append", "abort", "forget", "schedule", "commit")
 """The public transitions: each must be a case."""
 
-__all__ = ["ALL", "TRANSITIONS", "Case", "lookahead_rules", "pass_rules", "phase_rules", "step_rules", "swap_rules"]
+__all__ = [
+    "ALL",
+    "TRANSITIONS",
+    "Case",
+    "lookahead_rules",
+    "pass_rules",
+    "phase_rules",
+    "rebuild_rules",
+    "step_rules",
+    "swap_rules",
+]

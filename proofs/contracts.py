@@ -101,7 +101,7 @@ QUESTIONS = {
         "host_blocks",
     ),
     "blocks": ("blocks_needed", "outgrown"),
-    "running": ("can_recompute", "can_swap", "can_append"),
+    "running": ("can_swap", "can_append"),
     "groups": ("unfinished",),
     "swapping": ("may_come", "returning"),
     "displacing": ("line_head", "lacking"),

@@ -39,7 +39,7 @@ def case_admission() -> None:
     e = d.snap()
     run().assume(d.waiting.n >= 1)
     g = e.waiting.first()
-    tokens, blocks = d.length[g], d.blocks_for(d.length[g])
+    tokens, blocks = d.work(g, d.length[g]), d.rows(g, d.length[g])
     refused = either(profiles.over_prompt_limit(d, g, tokens), profiles.never_fits(d, blocks))
     for what, a, b in (  # cuts: each predicate is what the text says
         ("its turn", profiles.first_in_line(d, g), negate(decisions.waits_its_turn(e, g, False))),
@@ -207,7 +207,7 @@ CASES: dict[str, Any] = {
     "comeback": (case_comeback, ("end", "swap_in"), "swap_in_next"),
     "piece": (case_piece, (), "compute_next"),
     "nobody_there": (case_nobody_there, (), "admit_next", "compute_next", "swap_in_next"),
-    "mode": (case_mode, ("release", "move_group_out", "end"), "preempt"),
+    "mode": (case_mode, ("release", "move_group_out"), "preempt"),
     "victim": (case_victim, ("evict",), "make_room"),
     "service": (case_service, ("append_slots", "find_blocks", "compute", "look_ahead"), "serve", "serve_v0"),
     "standing": (case_standing, (), "standing"),

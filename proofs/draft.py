@@ -15,6 +15,8 @@ SPAN = z3.Function("span", z3.IntSort(), z3.IntSort())
 BLOCKS = z3.Function("blocks_for", z3.IntSort(), z3.IntSort())
 FULL = z3.Function("full_blocks", z3.IntSort(), z3.IntSort())
 TIMES = z3.Function("times", z3.IntSort(), z3.IntSort(), z3.IntSort())
+WORK = z3.Function("work", z3.IntSort(), z3.IntSort(), z3.IntSort())
+ROWS = z3.Function("rows", z3.IntSort(), z3.IntSort(), z3.IntSort())
 TRUTHS = ("issued", "prefilled", "granted", "stopped", "testing", "delay")
 SCALARS = ("clock", "ticket", "seqs", "decoders", "spent", "charged", "epoch", *TRUTHS)
 MAPS = (
@@ -339,6 +341,20 @@ class ZDraft:
             assume(implies(both(n >= 0, blocks >= 0), product >= 0))
         return product
 
+    def work(self, g: Any, tokens: Any) -> SInt:
+        """Different tokens of the live sequences of g: a function of their line. Law: not less than those of the first one."""
+        n, several = self.members.n[g], SInt(WORK(self.members.line[g].e, tokens.e))
+        if not quantified():
+            assume(implies(n >= 2, several >= tokens))
+        return choose(n == 1, tokens, several)  # type: ignore[no-any-return]
+
+    def rows(self, g: Any, tokens: Any) -> SInt:
+        """Blocks of the tables of g, in which common ones are shared. Law: not less than those of the first one."""
+        n, several, one = self.members.n[g], SInt(ROWS(self.members.line[g].e, tokens.e)), self.blocks_of(tokens)
+        if not quantified():
+            assume(implies(n >= 2, several >= one))
+        return choose(n == 1, one, several)  # type: ignore[no-any-return]
+
     # Priorities.
 
     ranks = RANKS
@@ -426,6 +442,10 @@ class ZDraft:
     def each_member(self, name: str, g: Any, body: Any) -> None:
         """For live sequences, ascending."""
         self.rules.each_member(name, self, g, body)
+
+    def each_kin(self, name: str, g: Any, body: Any, *args: Any) -> None:
+        """For live sequences, each after its origin."""
+        self.rules.each_kin(name, self, g, body, *args)
 
     def each_due(self, name: str, body: Any) -> None:
         """For those whose alarm rings."""

@@ -175,7 +175,7 @@ RULES["share"] = Rule((*BLOCKS, "plan"), _share_inv)
 
 
 def case_fork() -> None:
-    """A child shares all blocks of its parent."""
+    """A child shares all blocks of its parent, and has its tokens."""
     d, g, parent = start(), fresh("g"), fresh("parent")
     e = d.snap()
     seat = either(d.members.n[g] != d.seats[g], d.seqs < d.config.max_num_seqs)
@@ -232,7 +232,8 @@ def case_finish_sequence() -> None:
     """A sequence ends; the group goes with its last one."""
     d, g, q = start(), fresh("g"), fresh("q")
     e = d.snap()
-    guarded(both(d.status[g] == R, d.members.has_[g, q]), groups.finish_sequence, d, g, q)
+    goes = either(d.members.n[g] == 1, negate(d.prefilling.has_[g]))
+    guarded(both(d.status[g] == R, d.members.has_[g, q], goes), groups.finish_sequence, d, g, q)
     prove(effects.everything(d), "after finish_sequence")
     last = e.members.n[g] == 1
     prove(

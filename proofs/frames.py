@@ -48,7 +48,7 @@ def frame_others(d: Any, e: Any, g: Any) -> Clauses:
                 lambda b: both(
                     implies(
                         both(e.refs.of[b] >= 1, s.group_of[b] != g),
-                        both(d.refs.of[b] == e.refs.of[b], t.group_of[b] == s.group_of[b]),
+                        both(d.refs.of[b] == e.refs.of[b], t.group_of[b] == s.group_of[b], t.text[b] == s.text[b]),
                     ),
                     implies(both(d.refs.of[b] >= 1, t.group_of[b] != g), both(e.refs.of[b] >= 1, s.group_of[b] == t.group_of[b])),
                 ),

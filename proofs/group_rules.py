@@ -4,7 +4,7 @@ from typing import Any
 
 from kvproof.core.status import Status
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.frames import BLOCKS, PLAN_NUMBERS, alone, frame_others, kept, others_keep_tables
+from kvproof.proofs.frames import BLOCKS, PLAN_NUMBERS, frame_others, kept, others_keep_tables
 from kvproof.proofs.sym import forall, fresh, fresh_bool, run
 from kvproof.spec import effects
 from kvproof.spec.invariants import whole_prompts
@@ -319,12 +319,11 @@ COMPUTE_CONTRACT = Contract(
     lambda d, g, rest: [
         *in_pass(d),
         ("helper: g is in its prefill", both(d.status[g] == R, d.prefilling.has_[g], negate(d.plan.victim[g]))),
-        ("helper: what is left of it", rest == d.length[g] - d.computed[g]),
+        ("helper: what is left of it", rest == d.work(g, d.length[g]) - d.computed[g]),
         ("budget_exact: some budget is left", d.spent < d.config.max_num_batched_tokens),
     ],
     _compute_post,
     lambda d: (fresh("g"), fresh("rest")),
-    lemma=lambda d, g, rest: alone(d, g),
 )
 
 
@@ -351,10 +350,7 @@ def _evict_post(d: Any, e: Any, g: Any, wish: Any) -> Clauses:
             ),
         ),
         ("helper: sequences that sample", d.sampling.live == e.sampling.live),
-        (
-            "status_graph: a running group leaves",
-            either(d.status[g] == W, d.status[g] == S, d.status[g] == Status.FINISHED_CAPACITY),
-        ),
+        ("status_graph: a running group leaves", either(d.status[g] == W, d.status[g] == S)),
         ("recompute_keeps_output: its token count stays", d.length[g] == tokens_of(e, g)),
         (
             "recompute_keeps_output: what is swapped counts as computed",
@@ -364,15 +360,8 @@ def _evict_post(d: Any, e: Any, g: Any, wish: Any) -> Clauses:
             "victim_not_in_plan: others' victims",
             forall(1, lambda h: either(h == g, p.victim[h] == o.victim[h]), lambda h: [[p.victim[h]]]),
         ),
-        (
-            "total: it was preempted or it ended",
-            either(
-                both(p.victim[g], p.victims == o.victims + 1, p.ends == o.ends),
-                both(negate(p.victim[g]), p.victims == o.victims, p.ends == o.ends + 1),
-            ),
-        ),
+        ("total: it was preempted", both(p.victim[g], p.victims == o.victims + 1, p.ends == o.ends)),
         ("victim_not_in_plan: counted", p.left == o.left + choose(d.status[g] == S, 1, 0)),
-        ("victim_not_in_plan: it is named", iff(p.victim[g], either(d.status[g] == W, d.status[g] == S))),
         (
             "helper: one less runs",
             both(
@@ -390,10 +379,6 @@ def _evict_post(d: Any, e: Any, g: Any, wish: Any) -> Clauses:
         ("helper: kvproof keeps keys", either(d.config.vllm_v0, d.key[g] == e.key[g])),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         no_new_tables(d, e),
-        (
-            "infeasible_refused: preemption ends no single sequence",
-            implies(e.members.n[g] == 1, d.status[g] != Status.FINISHED_CAPACITY),
-        ),
     ]
 
 
@@ -412,7 +397,7 @@ EVICT_CONTRACT = Contract(
     ],
     post=_evict_post,
     args=lambda d: (fresh("g"), fresh_bool("wish")),
-    uses=("release", "move_group_out", "end"),
+    uses=("release", "move_group_out"),
 )
 
 

@@ -26,7 +26,9 @@ ENABLED: dict[str, Callable[..., bool]] = {
         and e.members.has_[g, parent]
         and (e.members.n[g] != e.seats[g] or e.seqs < e.config.max_num_seqs)
     ),
-    "finish_sequence": lambda e, g, q: e.status[g] == R and e.members.has_[g, q],
+    "finish_sequence": lambda e, g, q: (
+        e.status[g] == R and e.members.has_[g, q] and (e.members.n[g] == 1 or not e.prefilling.has_[g])
+    ),
     "forget": lambda e, g: e.status[g] >= Status.FINISHED_STOPPED,
     "schedule": lambda e, forced=(): not e.issued,
     "commit": lambda e, got, ended, more: e.issued,
@@ -141,7 +143,8 @@ def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         return d.status[g] != Status.FINISHED_STOPPED or e.status[g] == d.status[g] or any(g == h for h, _ in ended)
 
     def obeyed(g: int, q: int) -> bool:
-        return e.status[g] != R or not e.members.has_[g, q] or d.status[g] != R or not d.members.has_[g, q]
+        again = d.prefilling.has_[g] and d.members.n[g] > 1
+        return e.status[g] != R or not e.members.has_[g, q] or d.status[g] != R or not d.members.has_[g, q] or again
 
     return [
         *of_commit(d, e, Has(e.running.ids if got is None else got), Default(dict(more), 0)),

@@ -203,7 +203,6 @@ def _serve_post(d: Any, e: Any, g: Any) -> Clauses:
 def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
     t, s = d.table, e.table
     exceeds = s.held[g] + blocks > d.config.num_gpu_blocks
-    single = e.members.n[g] == 1
     return [
         *in_running_phase(d),
         *since(d, e),
@@ -229,12 +228,12 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
             ),
         ),
         (
-            "infeasible_refused: a single sequence ends exactly if it exceeds the pool",
-            implies(single, iff(d.status[g] == Status.FINISHED_CAPACITY, both(negate(d.config.vllm_v0), exceeds))),
+            "infeasible_refused: it ends exactly if it exceeds the pool",
+            iff(d.status[g] == Status.FINISHED_CAPACITY, both(negate(d.config.vllm_v0), exceeds)),
         ),
         (
             "victim_is_last: it is recomputed only if blocks lack without it",
-            implies(both(d.status[g] == W, single, negate(d.testing)), d.gpu.n - s.held[g] < blocks),
+            implies(both(d.status[g] == W, negate(d.testing)), d.gpu.n - s.held[g] < blocks),
         ),
         (
             "infeasible_refused: nobody is evicted for it",

@@ -21,7 +21,7 @@ def _admit_post(d: Any, e: Any, g: Any, tokens: Any, blocks: Any) -> Clauses:
         ("budget_exact: charged", both(d.spent > e.spent, d.plan.ends == e.plan.ends)),
         (
             "budget_exact: what it computes",
-            d.spent == e.spent + decisions.least(e.length[g], d.config.max_num_batched_tokens - e.spent),
+            d.spent == e.spent + decisions.least(tokens, d.config.max_num_batched_tokens - e.spent),
         ),
         decisions.joins(d, e, g, d.running),
         ("helper: one less waits", both(d.waiting.n == e.waiting.n - 1, d.running.n == e.running.n + 1)),
@@ -34,8 +34,8 @@ ADMIT_CONTRACT = Contract(
     ADMIT,
     lambda d, g, tokens, blocks: [
         *in_prefill_phase(d),
-        ("helper: g waits", both(d.status[g] == W, tokens == d.length[g], negate(d.plan.victim[g]))),
-        ("table_length: blocks for all tokens", both(blocks >= 1, tokens <= d.span(blocks), d.span(blocks - 1) < tokens)),
+        ("helper: g waits", both(d.status[g] == W, tokens == d.work(g, d.length[g]), negate(d.plan.victim[g]))),
+        ("table_length: blocks for all tokens", blocks == d.rows(g, d.length[g])),
         ("total: room", d.gpu.n >= blocks),
         (
             "budget_exact: room",
@@ -52,7 +52,7 @@ ADMIT_CONTRACT = Contract(
     ],
     _admit_post,
     lambda d: (fresh("g"), fresh("tokens"), fresh("blocks")),
-    uses=("allocate", "compute"),
+    uses=("allocate", "rebuild", "compute"),
 )
 
 

@@ -9,15 +9,13 @@ import json
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import attrs
 import z3
 
-from kvproof.proofs import block_rules, cases, lemmas, sym
+from kvproof.proofs import block_rules, cases, lemmas, sym, workers
 from kvproof.proofs.contracts import installed
 
 RLIMIT = 60_000_000
@@ -212,14 +210,6 @@ def _job(name: str, seed: int, digest: str | None) -> CaseResult:
     return result
 
 
-def stop(pool: ProcessPoolExecutor) -> None:
-    """End its processes now, in the middle of what they do."""
-    workers = dict(getattr(pool, "_processes", None) or {})
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in workers.values():
-        process.terminate()
-
-
 def run(
     only: list[str] | None = None,
     jobs: int | None = None,
@@ -237,16 +227,11 @@ def run(
     names.sort(key=lambda n: -cases.ALL[n].weight if n in cases.ALL else 0)
     todo = [(n, s) for s in range(seeds) for n in names]
     results: list[CaseResult] = []
-    with ProcessPoolExecutor(jobs or os.cpu_count() or 1, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(_job, n, s, digest): (n, s) for n, s in todo}
-        try:
-            for done, future in enumerate(as_completed(futures), 1):
-                results.append(future.result())
-                if progress is not None:
-                    progress(done, len(todo), futures[future][0])
-        except BaseException:
-            stop(pool)
-            raise
+    tasks = [(n, s, digest) for n, s in todo]
+    for done, (task, result) in enumerate(workers.each(_job, tasks, jobs or os.cpu_count() or 1), 1):
+        results.append(result)
+        if progress is not None:
+            progress(done, len(todo), task[0])
     return _report(results, only, time.perf_counter() - begin)
 
 

@@ -27,6 +27,8 @@ class Rule:
     """Laws of finite sets (`lemmas.py`) about the state in the middle of the loop."""
     cuts: Callable[..., list[tuple[str, Any]]] | None = None
     """What follows when the loop has ended: proved there, one after the other, so that later proofs need not find it."""
+    weigh: Callable[..., tuple[Any, Callable[[Any], Any]]] | None = None
+    """A number for each element and their sum, of which the invariant is told what is left."""
 
 
 RULES: dict[str, Rule] = {}
@@ -108,6 +110,37 @@ class Hoare:
                 body(d, q, g)
 
         self._counted(name, d, d.members.bound[g], step, g)
+
+    def each_kin(self, name: str, d: Any, g: Any, body: Callable[..., None], *args: Any) -> None:
+        """For the live sequences of g in the order of their line: each after its origin.
+
+        The invariant is told which are done, and the sum of the weights of those that are not.
+        """
+        rule, m = RULES[name], d.members
+        entry = d.snap()
+        assert rule.weigh is not None
+        total, weight = rule.weigh(d, g, *args)
+        done = ZMap(name + "_done", 1, truth=True)
+        done.fill(False)
+        self._prove(name, "entry", rule.inv(d, entry, done, total, g, *args))
+        w = fresh("any")
+        run().prove(f"helper: weights are not negative [{name}]", implies(m.has_[g, w], weight(w) >= 0))
+        d.havoc(rule.modifies)
+        done.havoc()
+        left = fresh("left")
+        run().assume(left >= 0)
+        self._assume(rule.inv(d, entry, done, left, g, *args))
+        self._laws(rule, d)
+        if fresh_bool("iterate"):
+            q, before = fresh("q"), d.versions()
+            origin = m.origin[g, q]
+            run().assume(both(m.has_[g, q], negate(done[q]), either(origin == -1, done[origin]), left >= weight(q)))
+            body(d, q, g, origin, m.common[g, q], *args)
+            check_frame(name, d, before, rule.modifies)
+            done[q] = True
+            self._prove(name, "step", rule.inv(d, entry, done, left - weight(q), g, *args))
+            raise PathEnd
+        run().assume(forall(1, lambda q: implies(m.has_[g, q], done[q]), lambda q: [[done[q]], [m.has_[g, q]]]))
 
     def _counted(self, name: str, d: Any, n: Any, step: Callable[[Any], None], *args: Any) -> None:
         rule = RULES[name]

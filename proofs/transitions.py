@@ -108,10 +108,12 @@ def counts_stay(d: Any, e: Any) -> Clauses:
 
 
 def _ended(d: Any, done: Any) -> Clauses:
-    """No sequence that the engine says has ended goes on."""
+    """No sequence that the engine says has ended goes on, but for one of several that are being recomputed."""
     runs = forall(
         2,
-        lambda g, q: negate(both(done[g, q], d.status[g] == R, d.members.has_[g, q])),
+        lambda g, q: implies(
+            both(done[g, q], d.status[g] == R, d.members.has_[g, q]), both(d.prefilling.has_[g], d.members.n[g] > 1)
+        ),
         lambda g, q: [[done[g, q]], [d.members.has_[g, q]]],
     )
     return [("status_graph: who is said to have ended has", runs)]

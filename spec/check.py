@@ -40,8 +40,10 @@ def representation(state: State) -> Iterator[Clause]:
     rows = state.table.to_dict().values()
     yield "representation: a stored table is not empty", all(1 <= n <= len(blocks) for blocks, n in rows)
     members = state.members.to_dict().values()
-    lives = all(live and in_order(live) and live[0] >= 0 and live[-1] < bound for live, bound in members)
+    lives = all(live and in_order(live) and live[0] >= 0 and live[-1] < bound for live, bound, _ in members)
     yield "representation: members ascend below their bound", lives
+    kin = all(sorted(q for q, _ in kin) == sorted(live) for live, _, kin in members)
+    yield "representation: who lives has its place among its kin", kin
     yield "representation: only counts above 1 are stored", all(n >= 2 for n in state.refs.to_dict().values())
     buckets = (bucket for calendar in (state.due, state.expiry) for bucket in calendar.to_dict().values())
     yield "representation: no bucket is empty", all(buckets)
@@ -96,7 +98,7 @@ def head(d: View, e: View) -> Iterator[Clause]:
         return
     g = d.waiting.ids[0]
     if all(d.key[g] < e.key[h] for h in e.swapped.ids):
-        fits = d.length[g] <= d.span(d.config.num_gpu_blocks) and d.prompt[g] <= d.config.max_model_len
+        fits = d.rows(g, d.length[g]) <= d.config.num_gpu_blocks and d.prompt[g] <= d.config.max_model_len
         yield "infeasible_refused: who cannot be served does not wait", fits
 
 

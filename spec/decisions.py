@@ -69,10 +69,16 @@ def refusable(e: Any, g: Any) -> Truth:
     c, tokens = e.config, e.length[g]
     too_long = choose(
         c.vllm_v0,
-        either(tokens > c.max_model_len, both(tokens > c.max_num_batched_tokens, negate(c.enable_chunked_prefill))),
+        either(tokens > c.max_model_len, both(e.work(g, tokens) > c.max_num_batched_tokens, negate(c.enable_chunked_prefill))),
         e.prompt[g] > c.max_model_len,
     )
-    return either(too_long, tokens > e.span(c.num_gpu_blocks - choose(c.vllm_v0, c.watermark_blocks, 0)))
+    return either(too_long, exceeds(e, g, c.num_gpu_blocks - choose(c.vllm_v0, c.watermark_blocks, 0)))
+
+
+def exceeds(e: Any, g: Any, blocks: Any) -> Truth:
+    """Do the tables of g, which waits, take more blocks than so many?"""
+    tokens = e.length[g]
+    return choose(e.members.n[g] == 1, tokens > e.span(blocks), e.rows(g, tokens) > blocks)
 
 
 def admissible(e: Any, g: Any, spent: Any) -> Truth:
@@ -82,12 +88,12 @@ def admissible(e: Any, g: Any, spent: Any) -> Truth:
 
 def in_room(e: Any, g: Any) -> Truth:
     """Are the blocks for g, which waits, free?"""
-    return e.length[g] <= e.span(e.gpu.n - kept_free(e))
+    return negate(exceeds(e, g, e.gpu.n - kept_free(e)))
 
 
 def in_budget(e: Any, g: Any, spent: Any) -> Truth:
     """Has the pass seats and tokens for g, which waits?"""
-    c, tokens = e.config, e.length[g]
+    c, tokens = e.config, e.work(g, e.length[g])
     whole = choose(tokens > c.max_num_batched_tokens, spent == 0, spent + tokens <= c.max_num_batched_tokens)
     budget = choose(c.enable_chunked_prefill, spent < c.max_num_batched_tokens, whole)
     return both(seated(e, g), budget)
@@ -119,7 +125,7 @@ def admission(d: Any, e: Any, g: Any, went_on: Any, delay: Truth) -> list[Clause
     turn = negate(waits_its_turn(e, g, delay))
     refused = both(turn, refusable(e, g))
     admitted = both(turn, negate(refusable(e, g)), admissible(e, g, e.spent))
-    computed = least(e.length[g], e.config.max_num_batched_tokens - e.spent)
+    computed = least(e.work(g, e.length[g]), e.config.max_num_batched_tokens - e.spent)
     outcome = choose(e.length[g] > e.prompt[g], Status.FINISHED_CAPACITY, Status.FINISHED_IGNORED)
     return [
         nobody_else_moves(d, e, g),
@@ -219,7 +225,7 @@ def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
 def piece(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
     """g, the first unfinished prefill, computes as much as the budget takes; after its last token it decodes."""
     left = e.config.max_num_batched_tokens - e.spent
-    rest = e.length[g] - e.computed[g]
+    rest = e.work(g, e.length[g]) - e.computed[g]
     done = choose(left >= 1, least(rest, left), 0)
     return [
         nobody_else_moves(d, e, g),
@@ -237,14 +243,17 @@ def host_need(e: Any, g: Any) -> Any:
 
 
 def mode(d: Any, e: Any, g: Any, wish: Any) -> list[Clause]:
-    """g, which runs, is preempted as the policy wishes (`wish`: swap), if that is possible, else in the other way; or it ends."""
-    single = e.members.n[g] == 1
-    swapped = both(either(wish, negate(single)), host_need(e, g) <= e.cpu.n)
-    recomputed = both(negate(swapped), single)
+    """g, which runs, is preempted as the policy wishes: swapped (`wish`) if that is possible, else recomputed.
+
+    Several sequences in the middle of their recompute are not swapped.
+    """
+    possible = both(either(negate(e.prefilling.has_[g]), e.members.n[g] == 1), host_need(e, g) <= e.cpu.n)
+    swapped = both(wish, possible)
+    recomputed = negate(swapped)
     back, front = joins(d, e, g, d.swapped), _joins_line(d, e, g)
     return [
         nobody_else_moves(d, e, g),
-        ("total: as wished if possible", d.status[g] == choose(swapped, S, choose(recomputed, W, Status.FINISHED_CAPACITY))),
+        ("total: as wished if possible", d.status[g] == choose(swapped, S, W)),
         (back[0], both(implies(swapped, back[1]), implies(recomputed, front))),
         (
             "budget_exact: what it would have used is given back",
@@ -299,15 +308,14 @@ def service(d: Any, e: Any, g: Any) -> list[Clause]:
     idle = both(c.vllm_v0, either(e.stopped, c.max_num_batched_tokens - e.spent < e.members.n[g]))
     same = d.forall("group", lambda t: d.status[t] == e.status[t], lambda t: [[d.status[t]]])
     lacks = both(blocks > e.gpu.n, negate(idle))
-    exceeds = both(negate(c.vllm_v0), e.table.held[g] + blocks > c.num_gpu_blocks)
-    single, ended = e.members.n[g] == 1, d.status[g] == Status.FINISHED_CAPACITY
-    recomputed = both(d.status[g] == W, single)
+    outgrown = both(negate(c.vllm_v0), e.table.held[g] + blocks > c.num_gpu_blocks)
+    ended, recomputed = d.status[g] == Status.FINISHED_CAPACITY, d.status[g] == W
     return [
         ("victim_is_last: nobody leaves while there is room", implies(both(negate(e.testing), negate(lacks)), same)),
         ("budget_exact: only V0 leaves anybody idle, when the budget is spent", iff(d.idle.has_[g], idle)),
         (
-            "infeasible_refused: a single sequence ends exactly if it exceeds the pool",
-            implies(single, both(implies(ended, exceeds), implies(both(exceeds, lacks), ended))),
+            "infeasible_refused: it ends exactly if it exceeds the pool",
+            both(implies(ended, outgrown), implies(both(outgrown, lacks), ended)),
         ),
         (
             "victim_is_last: it is recomputed only if blocks lack without it",

@@ -5,7 +5,7 @@ from typing import Any
 from kvproof.core.status import LEGAL_MOVES, Status
 from kvproof.spec.invariants import invariants
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
-from kvproof.spec.ownership import Clause, Exempt, R, S, W, decodes, nobody, on_gpu, on_host, tokens_of, unfinished
+from kvproof.spec.ownership import Clause, Exempt, R, S, W, decodes, filled_once, nobody, on_gpu, on_host, tokens_of, unfinished
 
 
 # --- what the engine has been told -------------------------------------------------------------------------------------
@@ -136,11 +136,11 @@ def tokens_kept(d: Any, e: Any) -> Clause:
 
 
 def prefills_exclusive(d: Any) -> Clause:
-    """Nobody else refers to a block that a prefill of this pass writes."""
+    """A block that a prefill of this pass writes is one sequence's own, or filled once for all that refer to it."""
     t, p = d.table, d.plan
 
     def clause(g: Any, q: Any, i: Any) -> Truth:
-        return implies(both(p.piece[g] != 0, t.live(g, q, i)), lambda: d.refs.of[t.at[g, q, i]] == 1)
+        return implies(both(p.piece[g] != 0, t.live(g, q, i)), lambda: filled_once(d, g, q, i))
 
     return ("no_shared_write: what is prefilled is exclusive", d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]]]))
 

@@ -132,18 +132,18 @@ def lengths(d: Any) -> Truth:
                 ),
             ),
             implies(stored, lambda: both(d.prompt[g] <= d.length[g], d.length[g] < d.limit[g])),
-            implies(d.status[g] == W, lambda: both(d.computed[g] == 0, d.members.n[g] == 1)),
-            implies(both(d.status[g] == R, d.prefilling.has_[g]), d.computed[g] < d.length[g]),
-            implies(d.status[g] == S, lambda: d.computed[g] <= d.length[g]),
+            implies(d.status[g] == W, d.computed[g] == 0),
             implies(
-                either(both(d.status[g] == R, d.prefilling.has_[g]), both(d.status[g] == S, d.computed[g] < d.length[g])),
-                lambda: both(d.computed[g] >= 0, d.members.n[g] == 1),
+                both(d.status[g] == R, d.prefilling.has_[g]),
+                lambda: both(d.computed[g] >= 0, d.computed[g] < d.work(g, d.length[g])),
             ),
+            implies(d.status[g] == S, lambda: d.computed[g] <= d.length[g]),
+            implies(both(d.status[g] == S, d.computed[g] < d.length[g]), lambda: both(d.computed[g] >= 0, d.members.n[g] == 1)),
             implies(
                 decodes(d, g),
                 lambda: both(
                     d.prompt[g] <= d.clock - d.born[g],
-                    implies(d.sampling.has_[g], both(d.computed[g] == d.length[g], d.clock - d.born[g] == d.length[g])),
+                    implies(d.sampling.has_[g], both(d.computed[g] >= d.length[g], d.clock - d.born[g] == d.length[g])),
                 ),
             ),
             implies(unfinished(d, g), both(d.ungiven[g] >= 1, d.ungiven[g] <= tokens_of(d, g))),
@@ -162,6 +162,31 @@ def sampling_only_after_prefill(d: Any) -> Truth:
         )
 
     return d.forall("group", clause, lambda g: [[d.sampling.has_[g]], [d.idle.has_[g]]])
+
+
+def kin(d: Any) -> list[Clause]:
+    """The live sequences of a group stand in a line, each after one with whose tokens its own begin."""
+    m = d.members
+
+    def line(g: Any, q: Any) -> Truth:
+        before, after = m.origin[g, q], m.after[g, q]
+        return implies(
+            m.has_[g, q],
+            lambda: both(
+                m.common[g, q] >= 0,
+                either(both(before == -1, m.common[g, q] == 0), both(m.has_[g, before], m.after[g, before] == q)),
+                either(after == -1, both(m.has_[g, after], m.origin[g, after] == q)),
+            ),
+        )
+
+    def same(g: Any, q: Any, n: Any) -> Truth:
+        shared = both(m.has_[g, q], m.origin[g, q] != -1, n <= m.common[g, q])
+        return implies(shared, lambda: m.prefix[g, q, n] == m.prefix[g, m.origin[g, q], n])
+
+    return [
+        ("helper: the line of kin", d.forall("sequence", line, lambda g, q: [[m.has_[g, q]], [m.origin[g, q]], [m.after[g, q]]])),
+        ("no_shared_write: kin have tokens in common", d.forall("slot", same, lambda g, q, n: [[m.prefix[g, q, n]]])),
+    ]
 
 
 def whole_prompts(d: Any) -> Clause:
@@ -202,4 +227,4 @@ def bookkeeping(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> 
 def invariants(d: Any, in_pass: bool = False, clock_passed: bool = False) -> list[Clause]:
     """All of them; some are suspended in the middle of a pass or of a commit."""
     between = [] if in_pass else [("helper: sampling only after a prefill", sampling_only_after_prefill(d)), whole_prompts(d)]
-    return blocks(d) + placement(d) + bookkeeping(d, clock_passed=clock_passed) + between
+    return blocks(d) + placement(d) + bookkeeping(d, clock_passed=clock_passed) + kin(d) + between

@@ -294,14 +294,25 @@ def tails_exclusive(d: Any, exempt: Exempt = nobody) -> Truth:
     return d.forall("sequence", clause, lambda g, q: [[t.size_[g, q]], [d.members.has_[g, q]]])
 
 
+def filled_once(d: Any, g: Any, q: Any, i: Any) -> Truth:
+    """Does nobody else refer to the i-th block of q, or do all that do expect it to hold the same tokens, and go on elsewhere?
+
+    `text[b]` stands for the tokens, from the first on up to the end of b, that its first holder expects.
+    """
+    t = d.table
+    b = t.at[g, q, i]
+    same = both(i + 1 < t.size_[g, q], t.text[b] == d.members.prefix[g, q, d.span(i + 1)])
+    return either(d.refs.of[b] == 1, same)
+
+
 def prompts_exclusive(d: Any, exempt: Exempt = nobody) -> Truth:
-    """A prefill writes all slots of the table: nobody else refers to any block of a group in its prefill."""
+    """A prefill writes all slots of the tables of its group: each block is one sequence's own, or filled once for all of its
+    holders."""
     t = d.table
 
     def clause(g: Any, q: Any, i: Any) -> Truth:
         return implies(
-            both(negate(exempt(g)), d.status[g] == R, d.prefilling.has_[g], t.live(g, q, i)),
-            lambda: d.refs.of[t.at[g, q, i]] == 1,
+            both(negate(exempt(g)), d.status[g] == R, d.prefilling.has_[g], t.live(g, q, i)), lambda: filled_once(d, g, q, i)
         )
 
     return d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]]])
@@ -316,5 +327,5 @@ def placement(d: Any, exempt: Exempt = nobody) -> list[Clause]:
         ("table_length: between passes", table_length(d, exempt)),
         ("helper: alarm in time for a block", due_in_time(d, exempt)),
         ("no_shared_write: tails are exclusive", tails_exclusive(d, exempt)),
-        ("no_shared_write: prompts are exclusive", prompts_exclusive(d, exempt)),
+        ("no_shared_write: prompts are exclusive, or filled once", prompts_exclusive(d, exempt)),
     ]

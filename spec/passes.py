@@ -6,7 +6,7 @@ They add to `effects` what is said of a pass as a whole. `out_to` and `in_to` ar
 from typing import Any
 
 from kvproof.core.status import Status
-from kvproof.spec.decisions import in_prefill, takes
+from kvproof.spec.decisions import exceeds, in_prefill, takes
 from kvproof.spec.effects import (
     contents_kept,
     hazards,
@@ -100,7 +100,7 @@ def reported(d: Any, e: Any) -> Clause:
             iff(p.back[g], both(e.status[g] == S, d.status[g] == R)),
             iff(p.ended_[g], both(unfinished(e, g), negate(unfinished(d, g)))),
             implies(both(e.status[g] == W, d.status[g] == R), p.piece[g] >= 1),
-            implies(p.piece[g] >= 1, both(d.status[g] == R, d.computed[g] <= d.length[g])),
+            implies(p.piece[g] >= 1, both(d.status[g] == R, d.computed[g] <= d.work(g, d.length[g]))),
         )
 
     return ("status_graph: the plan names every move", d.forall("group", clause, lambda g: [[d.status[g]], [e.status[g]]]))
@@ -126,21 +126,20 @@ def needs(e: Any, g: Any) -> Any:
 
 
 def refusals(d: Any, e: Any) -> Clause:
-    """kvproof: who is ended cannot be served, by the pool alone; or can be neither recomputed nor swapped."""
-    c, pool = d.config, d.span(d.config.num_gpu_blocks)
+    """kvproof: who is ended cannot be served, by the pool alone."""
+    c = d.config
 
     def refused(g: Any) -> Truth:
         new = e.length[g] == e.prompt[g]
-        too_long = either(e.prompt[g] > c.max_model_len, e.length[g] > pool)
+        beyond = exceeds(e, g, c.num_gpu_blocks)
+        too_long = either(e.prompt[g] > c.max_model_len, beyond)
         return both(
             implies(new, both(d.status[g] == Status.FINISHED_IGNORED, too_long)),
-            either(new, both(d.status[g] == Status.FINISHED_CAPACITY, e.length[g] > pool)),
+            either(new, both(d.status[g] == Status.FINISHED_CAPACITY, beyond)),
         )
 
     def ended(g: Any) -> Truth:
-        host = choose(d.plan.victims == 0, e.cpu.n, d.cpu.n)
-        stuck = both(e.status[g] == R, e.members.n[g] > 1, e.table.held[g] > host)
-        return both(d.status[g] == Status.FINISHED_CAPACITY, either(needs(e, g) > c.num_gpu_blocks, stuck))
+        return both(d.status[g] == Status.FINISHED_CAPACITY, needs(e, g) > c.num_gpu_blocks)
 
     def clause(g: Any) -> Truth:
         return implies(

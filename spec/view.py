@@ -9,6 +9,7 @@ reads an entry which does not exist for false. Building a view costs about O(sta
 """
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 from kvproof.spec.logic import Truth
@@ -80,8 +81,15 @@ class MembersView:
 
     def __init__(self, stored: dict[int, Any]) -> None:
         self.has_ = Lives(stored)
-        self.n = Default({g: len(live) for g, (live, _) in stored.items()}, 1)
-        self.bound = Default({g: bound for g, (_, bound) in stored.items()}, 1)
+        self.n = Default({g: len(live) for g, (live, _, _) in stored.items()}, 1)
+        self.bound = Default({g: bound for g, (_, bound, _) in stored.items()}, 1)
+        self.kin = Default({g: kin for g, (_, _, kin) in stored.items()}, ((0, 0),))
+        self.origin, self.after, self.common = Default({}, -1), Default({}, -1), Default({}, 0)
+        for g, (_, _, kin) in stored.items():
+            for (p, _), (q, common) in pairwise(((-1, 0), *kin)):
+                self.origin[g, q], self.common[g, q] = p, common
+                self.after[g, p] = q
+        self.prefix = Prefixes(self)
 
     def first(self, g: int) -> int:
         """The smallest index of a live sequence."""
@@ -90,10 +98,23 @@ class MembersView:
     some = first
 
 
+class Prefixes:
+    """(group, sequence, n) -> what stands for its first n tokens: n, and the first of its kin that has them too."""
+
+    def __init__(self, members: MembersView) -> None:
+        self.members = members
+
+    def __getitem__(self, k: tuple[int, int, int]) -> tuple[int, int, int]:
+        g, q, n = k
+        while self.members.origin[g, q] != -1 and n <= self.members.common[g, q]:
+            q = self.members.origin[g, q]
+        return g, q, n
+
+
 class TableView:
     """All tables, flat, with the ghosts rebuilt."""
 
-    def __init__(self, rows: dict[Any, Any], members: MembersView) -> None:
+    def __init__(self, rows: dict[Any, Any], members: MembersView, block_size: int) -> None:
         self.members = members
         self.at: dict[tuple[int, int, int], int] = {}
         self.size_ = Default({}, 0)
@@ -102,6 +123,8 @@ class TableView:
         self.owner_q: dict[tuple[int, int], int] = {}
         self.owner_i: dict[tuple[int, int], int] = {}
         self.group_of, self.index_of, self.held = Default({}, -1), Default({}, -1), Default({}, 0)
+        self.text: dict[int, Any] = {}
+        self.block_size = block_size
         self.entries: dict[int, int] = {}  # block -> table entries that point to it
         for k, (blocks, n) in rows.items():
             g, q = k if isinstance(k, tuple) else (k, 0)
@@ -116,6 +139,7 @@ class TableView:
         self.owner_g[b, k], self.owner_q[b, k], self.owner_i[b, k] = g, q, i
         if self.group_of[b] != g:
             self.held[g] += 1
+            self.text[b] = self.members.prefix[g, q, (i + 1) * self.block_size]
         self.group_of[b], self.index_of[b] = g, i
 
     def pending_copies(self, g: int) -> int:
@@ -194,7 +218,7 @@ class View:
         for g, outcome in plan.ended if plan is not None else ():
             self.status.setdefault(g, outcome)
         self.members = MembersView(state.members.to_dict())
-        self.table = TableView(state.table.to_dict(), self.members)
+        self.table = TableView(state.table.to_dict(), self.members, self.config.block_size)
         self.refs = RefsView(state.refs.to_dict(), self.table.entries, self.config.num_gpu_blocks)
         self.due, self.expiry = CalendarView(state.due.to_dict()), CalendarView(state.expiry.to_dict())
         self.gpu, self.cpu = StackView(state.gpu, state.gpu_free), StackView(state.cpu, state.cpu_free)
@@ -226,6 +250,16 @@ class View:
     def per_sequence(self, g: int, blocks: int) -> int:
         """So many for each live sequence of g."""
         return int(self.members.n[g]) * blocks
+
+    def work(self, g: int, tokens: int) -> int:
+        """Different tokens of the live sequences of g, which have so many each."""
+        return sum(tokens - min(common, tokens) for _, common in self.members.kin[g])
+
+    def rows(self, g: int, tokens: int) -> int:
+        """Blocks of tables for them, in which blocks of common tokens are shared."""
+        return sum(
+            self.blocks_for(tokens) - min(common, tokens - 1) // self.config.block_size for _, common in self.members.kin[g]
+        )
 
     ranks = RANKS
 

@@ -73,11 +73,17 @@ class Refs(Logged[int]):
 
 NEW_ROW: tuple[list[int], int] = ([], 0)
 ONE = (0,)
-FIRST_ONLY = (ONE, 1)
+Kin = tuple[tuple[int, int], ...]
+"""(sequence, common): it has its first `common` tokens in common with the one before it, which are all that it has in common with
+any before it; the first has none. So what is not in common are the different tokens of a group."""
+FIRST_ONLY = (ONE, 1, ((0, 0),))
 
 
 class Members(Logged[Any]):
-    """Group -> the indices of its live sequences, ascending. A group that never forked stores nothing: it has sequence 0."""
+    """Group -> the indices of its live sequences, ascending, the next index, and its kin.
+
+    A group that never forked stores nothing: it has sequence 0.
+    """
 
     __slots__ = ()
 
@@ -100,16 +106,29 @@ class Members(Logged[Any]):
         """Is q a live sequence of g?"""
         return q in self.of(g)
 
-    def add(self, g: int) -> int:
-        """One sequence more, with an index never used before."""
-        live, q = self.get(g, FIRST_ONLY)
-        self.set(g, ((*live, q), q + 1))
+    def kin(self, g: int) -> Kin:
+        """The live sequences of g, each after one with which it has most in common."""
+        return self.get(g, FIRST_ONLY)[2]  # type: ignore[no-any-return]
+
+    def add(self, g: int, parent: int, tokens: int) -> int:
+        """One sequence more, with an index never used before; it has `tokens` tokens, those of its parent."""
+        live, q, kin = self.get(g, FIRST_ONLY)
+        i = place(kin, parent) + 1
+        rest = tuple((x, min(common, tokens)) for x, common in kin[i : i + 1])
+        self.set(g, ((*live, q), q + 1, (*kin[:i], (q, tokens), *rest, *kin[i + 1 :])))
         return q  # type: ignore[no-any-return]
 
     def remove(self, g: int, q: int) -> None:
-        """Sequence q of g lives no more."""
-        live, bound = self.get(g, FIRST_ONLY)
-        self.set(g, (tuple(x for x in live if x != q), bound))
+        """Sequence q of g lives no more. What the next one has in common with the one before q, both have in common with q."""
+        live, bound, kin = self.get(g, FIRST_ONLY)
+        i = place(kin, q)
+        rest = tuple((x, min(common, kin[i][1])) for x, common in kin[i + 1 : i + 2])
+        self.set(g, (tuple(x for x in live if x != q), bound, (*kin[:i], *rest, *kin[i + 2 :])))
+
+
+def place(kin: Kin, q: int) -> int:
+    """Where q stands."""
+    return next(i for i, (x, _) in enumerate(kin) if x == q)
 
 
 class Table(Logged[Any]):

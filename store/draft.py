@@ -264,6 +264,19 @@ class Draft:
         """`blocks` for each live sequence of g."""
         return self.members.count(g) * blocks
 
+    def work(self, g: int, tokens: int) -> int:
+        """Tokens that a prefill of g computes: `tokens` of each live sequence, what they have in common once."""
+        if g not in self.members:
+            return tokens
+        return sum(tokens - min(common, tokens) for _, common in self.members.kin(g))
+
+    def rows(self, g: int, tokens: int) -> int:
+        """Blocks of the tables of g for so many tokens of each sequence: those that common tokens fill once, but for the last."""
+        n = self.blocks_for(tokens)
+        if g not in self.members:
+            return n
+        return sum(n - min(common, tokens - 1) // self.config.block_size for _, common in self.members.kin(g))
+
     # Priorities.
 
     ranks = RANKS
@@ -374,6 +387,14 @@ class Draft:
         members = self.members
         for q in members[g][0] if g in members else ONE:
             body(self, q, g)
+
+    def each_kin(self, name: str, g: int, body: Callable[..., None], *args: Any) -> None:
+        """body(self, q, g, origin, common, *args) for every live sequence q of g, each after the one, `origin`, with which it has
+        its first `common` tokens in common. The first has no origin: -1, 0."""
+        origin = -1
+        for q, common in self.members.kin(g):
+            body(self, q, g, origin, common, *args)
+            origin = q
 
     def each_due(self, name: str, body: Callable[["Draft", int], None]) -> None:
         """body(self, g) for every group whose alarm rings now, smallest key first; who has left meanwhile is skipped."""

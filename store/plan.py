@@ -1,8 +1,68 @@
 """What a pass decided: everything a backend and a model runner need for one step, and nothing they have to ask back."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
+
+
+@attrs.frozen
+class Recompute:
+    """A prefill, or a piece of one, of a group of several sequences: of their different tokens, counted sequence by sequence in
+    the order of `kin`, those from `start` on.
+
+    kin: (sequence, common): it has its first `common` tokens in common with the one before it; the first has none.
+    """
+
+    group: int
+    start: int
+    tokens: int
+    length: int
+    """Tokens of each sequence."""
+    kin: tuple[tuple[int, int], ...]
+
+    @property
+    def parts(self) -> list[tuple[int, int, int]]:
+        """(sequence, first token, tokens) of each sequence that has a share in it, in order."""
+        out, before = [], 0
+        for q, common in self.kin:
+            first = min(common, self.length)
+            begin, end = max(self.start - before, 0), min(self.start + self.tokens - before, self.length - first)
+            if begin < end:
+                out.append((q, first + begin, end - begin))
+            before += self.length - first
+        return out
+
+    @property
+    def complete(self) -> bool:
+        """Is it the last piece: has every sequence a next token after it?"""
+        return self.start + self.tokens == sum(self.length - min(common, self.length) for _, common in self.kin)
+
+    def shared(self, block_size: int) -> list[tuple[int, int, int, int]]:
+        """(sequence, other, first token, tokens): what is computed for the sequence is stored in a block of the other as well.
+
+        The other has these tokens too, in a block that it shares with nobody before it, since it goes on in it.
+        """
+        out = []
+        order = [q for q, _ in self.kin]
+        for q, first, tokens in self.parts:
+            common = self.length
+            for other, more in self.kin[order.index(q) + 1 :]:
+                common = min(common, more)
+                own = min(more, self.length - 1) // block_size * block_size  # what comes before is in blocks of the one before it
+                begin, end = max(first, own), min(first + tokens, common)
+                if begin < end:
+                    out.append((q, other, begin, end - begin))
+        return out
+
+
+def recomputes(
+    pieces: Iterable[tuple[int, int, int]], members: Mapping[int, Any], length: Mapping[int, int]
+) -> tuple[Recompute, ...]:
+    """What those of the pieces consist of that are of groups of several sequences."""
+    return tuple(
+        Recompute(g, start, n, length[g], members[g][2]) for g, start, n in pieces if g in members and len(members[g][0]) > 1
+    )
 
 
 @attrs.frozen(slots=False)
@@ -37,6 +97,8 @@ class Plan:
     """Running groups that are in the middle of their prefill: they do not decode."""
     idle: tuple[int, ...] = ()
     """Running groups that do nothing in this step (V0 leaves them out when the token budget is spent)."""
+    recomputes: tuple[Recompute, ...] = ()
+    """What the prefills of groups of several sequences consist of."""
 
     @property
     def decodes(self) -> tuple[int, ...]:
@@ -157,7 +219,13 @@ class PlanDraft:
         self.ends.append((g, outcome))
 
     def close(
-        self, epoch: int, running: tuple[int, ...], unfinished: tuple[int, ...], decode: bool, idle: tuple[int, ...] = ()
+        self,
+        epoch: int,
+        running: tuple[int, ...],
+        unfinished: tuple[int, ...],
+        decode: bool,
+        idle: tuple[int, ...] = (),
+        recomputes: tuple[Recompute, ...] = (),
     ) -> Plan:
         """The plan, final. In a step that decodes too, prompts that begin come before those that go on."""
         if decode and len(self.pieces) > 1:
@@ -176,4 +244,5 @@ class PlanDraft:
             decode,
             unfinished,
             idle,
+            recomputes,
         )

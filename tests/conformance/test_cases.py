@@ -19,30 +19,6 @@ from kvproof.strictjson import ScenarioError
 PROFILES = ("kvproof", "vllm_v0")
 CASES = sorted(path.stem for path in (HERE / "cases").glob("*.json") if not path.stem.endswith(".outcome"))
 
-PENDING = {
-    "C17-siblings-and-a-small-host-pool": "recompute of groups",
-    "C17-siblings-and-no-host-pool": "recompute of groups",
-    "C19-siblings-are-not-passed.vllm_v0": "recompute of groups",
-    "C27-abort-of-swapped-siblings.vllm_v0": "recompute of groups",
-    "C54-a-group-comes-back-whole.vllm_v0": "recompute of groups",
-    "C70-recompute-of-siblings": "recompute of groups",
-    "W01-the-mode-recompute.kvproof": "recompute of groups",
-    "W17-siblings-recomputed": "recompute of groups",
-    "W17-siblings-recomputed-by-force": "recompute of groups",
-}
-"""Cases of features that are not there yet: delete the entry when the feature comes. `CASE.PROFILE`: in that profile only."""
-
-REFUSALS = {
-    "priority": r'config\.policy: "priority"',
-    "chunked prefill": r"config\.enable_chunked_prefill: true",
-    "lookahead": r"config\.num_lookahead_slots: \d+",
-    "artificial preemption": r"config\.artificial_preemption: ",
-    "preempt": r'events\[\d+\]\.op: "preempt"',
-    "accept": r'events\[\d+\]\.op: "accept"',
-    "deny_append": r'events\[\d+\]\.op: "deny_append"',
-}
-"""How a scenario is refused that needs the feature. A feature that is not here is not asked for, it is just not there."""
-
 
 def outcome_file(case: str, profile: str):
     return HERE / "cases" / (f"{case}.outcome.json" if profile == "kvproof" else f"{case}.{profile}.outcome.json")
@@ -52,21 +28,13 @@ def load(case: str, profile: str, **config) -> Scenario:
     return load_scenario(HERE / "cases" / f"{case}.json", {"profile": profile, **config})
 
 
-def pending(case: str, profile: str) -> str | None:
-    """The features that it waits for."""
-    return PENDING.get(case) or PENDING.get(f"{case}.{profile}")
-
-
 OUTCOMES = [(case, profile) for case, profile in product(CASES, PROFILES) if outcome_file(case, profile).exists()]
-RUNS = [run for run in OUTCOMES if not pending(*run)]
-LATER = [run for run in OUTCOMES if pending(*run)]
 
 
-def test_every_case_has_its_outcome_and_every_entry_its_case():
+def test_every_case_has_its_outcome():
     assert [case for case, profile in OUTCOMES if profile == "kvproof"] == CASES
     names = {file.name for run in OUTCOMES for file in (HERE / "cases" / f"{run[0]}.json", outcome_file(*run))}
     assert names == {path.name for path in (HERE / "cases").glob("*.json")}
-    assert PENDING.keys() <= {*CASES, *(f"{case}.{profile}" for case, profile in OUTCOMES)}
 
 
 def check_ends(outcome, last) -> None:
@@ -157,23 +125,9 @@ def check_case(case: str, profile: str) -> None:
     check_course(outcome, records)
 
 
-@pytest.mark.parametrize(("case", "profile"), RUNS)
+@pytest.mark.parametrize(("case", "profile"), OUTCOMES)
 def test_case(case, profile):
     check_case(case, profile)
-
-
-@pytest.mark.parametrize(("case", "profile"), LATER)
-def test_a_pending_case_is_refused_by_name_or_goes_wrong(case, profile):
-    features = pending(case, profile).split(", ")
-    asked = [REFUSALS[feature] for feature in features if feature in REFUSALS]
-    try:
-        load(case, profile)
-    except ScenarioError as error:
-        assert re.search(rf"^({'|'.join(asked)}).* is not supported yet, only ", str(error)) and asked
-    else:
-        assert not set(features) <= REFUSALS.keys(), "it is not refused any more: delete its entry"
-        with pytest.raises((AssertionError, pytest.fail.Exception)):
-            check_case(case, profile)
 
 
 def runs(case: str, profile: str) -> bool:
@@ -182,7 +136,7 @@ def runs(case: str, profile: str) -> bool:
         load(case, profile)
     except ScenarioError:
         return False
-    return not pending(case, profile)
+    return True
 
 
 def every_tenth(first: int):
@@ -215,7 +169,6 @@ def test_every_pool_gives_the_same(mode, profile):
         assert all(end["outcome"] == "finished" and end["output_tokens"] == [9] for end in last["requests"].values())
 
 
-@pytest.mark.skipif(bool(pending("C20-swap-by-force", "kvproof")), reason="events preempt are not there yet")
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("mode", ("recompute", "swap"))
 def test_a_forced_preemption_at_any_step(mode, profile):
@@ -226,7 +179,6 @@ def test_a_forced_preemption_at_any_step(mode, profile):
         assert [request.id, mode] in records[step]["preempted"] if runs else last["requests"][request.id]["outcome"] == "finished"
 
 
-@pytest.mark.skipif(bool(pending("C20-swap-at-random", "kvproof")), reason="artificial preemption is not there yet")
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("seed", range(10))
 def test_artificial_preemption_of_any_seed(seed, profile):

@@ -59,8 +59,8 @@ def test_the_real_core_has_no_failure(monkeypatch, tmp_path):
 
 
 def test_equal_expressions_are_shown_to_be_equal():
-    assert audit.shown_equivalent(mutate.find("running.can_recompute", "d.members.count(g) == 1: to <=")) is not None
-    assert audit.shown_equivalent(mutate.find("running.can_recompute", "d.members.count(g) == 1: to >=")) is None
+    assert audit.shown_equivalent(mutate.find("admission.admit", "d.members.count(g) == 1: to <=")) is not None
+    assert audit.shown_equivalent(mutate.find("admission.admit", "d.members.count(g) == 1: to >=")) is None
 
 
 def test_written_arguments_are_about_mutants():

@@ -61,7 +61,19 @@ def test_take_of_an_empty_stack_is_refused():
 
 def symbolic_members():
     """Nobody lives anywhere but in groups that were started."""
-    return filled(block_shapes.ZMembers(), has_=False, n=0, bound=0)
+    return filled(block_shapes.ZMembers(), has_=False, n=0, bound=0, origin=-9, after=-9, common=-9, prefix=-9, line=0)
+
+
+def line(run, members, g):
+    """The kin of g as the symbolic reading has it, from its head on."""
+    heads = [q for q in range(9) if run.value(members.has_[g, q]) and run.value(members.origin[g, q]) == -1]
+    assert len(heads) == 1
+    kin, q = [], heads[0]
+    while q != -1:
+        kin.append((q, run.value(members.common[g, q])))
+        assert run.value(members.after[g, q]) == -1 or run.value(members.origin[g, members.after[g, q]]) == q
+        q = run.value(members.after[g, q])
+    return tuple(kin)
 
 
 @FEW
@@ -76,7 +88,10 @@ def test_members(steps):
             g %= 2
             live = concrete.of(g)
             if what < 5:
-                assert run.value(symbolic.add(g)) == concrete.add(g)
+                parent, old = live[q % len(live)], symbolic.line[g]
+                assert run.value(symbolic.add(g, parent, what)) == concrete.add(g, parent, what)
+                assert symbolic.line[g] is not old
+                assert run.refuses(lambda g=g: symbolic.snap().add(g, 8, 1))
             elif q in live and len(live) > 1:
                 concrete.remove(g, q)
                 symbolic.remove(g, q)
@@ -86,6 +101,7 @@ def test_members(steps):
             assert run.value(symbolic.count(g)) == concrete.count(g)
             assert [run.value(symbolic.has(g, x)) for x in range(7)] == [concrete.has(g, x) for x in range(7)]
             assert run.value(symbolic.bound[g]) > max(concrete.of(g))
+            assert line(run, symbolic, g) == concrete.kin(g)
         run.settle()
 
 
@@ -99,7 +115,7 @@ class Blocks:
         self.zrefs = filled(block_shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
         self.ztable = filled(
             block_shapes.ZTable(self.zrefs, self.zmembers, lambda n: n),
-            **dict.fromkeys(("at", "rank", "owner_g", "owner_q", "owner_i", "group_of", "index_of"), -1),
+            **dict.fromkeys(("at", "rank", "owner_g", "owner_q", "owner_i", "group_of", "index_of", "text"), -1),
             size_=0,
             held=0,
         )
@@ -108,8 +124,8 @@ class Blocks:
         for g in range(2):
             self.members.start(g)
             self.zmembers.start(g)
-            self.members.add(g)
-            self.zmembers.add(g)
+            self.members.add(g, 0, 1)
+            self.zmembers.add(g, 0, 1)
 
     def rows(self):
         """(group, sequence) -> blocks, as stored."""
@@ -216,7 +232,7 @@ def test_queue(steps, keys):
         for g, k in enumerate(keys):
             key[g], zkey[g] = k, k
             members.start(g)
-        members.add(1)
+        members.add(1, 0, 1)
         zseats = ZMap("seats")
         zseats.fill(3)
         symbolic = filled(shapes.ZQueue("q", zkey, members, zseats), has_=False, n=0, weight=0, live=0)

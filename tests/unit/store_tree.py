@@ -18,6 +18,7 @@ GROUPS = 6
 BLOCKS = 8
 CLOCKS = 5
 SEQUENCES = 2
+TOKENS = 7
 
 small = st.integers(0, 7)
 operations = st.lists(st.tuples(small, small, small, small), max_size=12)
@@ -35,6 +36,8 @@ class Model:
     tables: dict = field(default_factory=dict)  # (g, q) -> blocks
     refs: dict = field(default_factory=dict)  # block -> count, of used ones
     members: dict = field(default_factory=dict)  # g -> (live, next index); only of groups that forked
+    tokens: dict = field(default_factory=dict)  # g -> tokens of each sequence when it forked last
+    texts: dict = field(default_factory=dict)  # (g, q) -> the first TOKENS tokens of q; no two that it did not inherit are equal
     gpu: list = field(default_factory=lambda: list(range(GPU)))  # top first
     key: dict = field(default_factory=lambda: {g: 10 * ((g * 5) % GROUPS) for g in range(GROUPS)})
     queue: set = field(default_factory=set)
@@ -52,7 +55,9 @@ def check(state, model):
         (g if q == 0 else (g, q)): blocks for (g, q), blocks in model.tables.items()
     }
     assert state.refs.to_dict() == {b: n for b, n in model.refs.items() if n > 1}
-    assert state.members.to_dict() == {g: (tuple(live), bound) for g, (live, bound) in model.members.items()}
+    assert {g: m[:2] for g, m in state.members.to_dict().items()} == {
+        g: (tuple(live), bound) for g, (live, bound) in model.members.items()
+    }
     assert cell_blocks(state.gpu) == model.gpu and state.gpu_free == len(model.gpu)
     assert state.key.to_dict() == model.key
     ids = sorted(model.queue, key=model.key.__getitem__)

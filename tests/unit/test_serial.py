@@ -74,7 +74,7 @@ def test_the_types_are_those_of_the_store():
     rows = state.table.to_dict()
     assert set(rows) == {0, 1, (0, 1)} and all(type(blocks) is list and n == len(blocks) for blocks, n in rows.values())
     assert rows[0][0] == rows[0, 1][0] and rows[0][0] is not rows[0, 1][0]
-    assert state.members.to_dict() == {0: ((0, 1), 2)}
+    assert state.members.to_dict() == {0: ((0, 1), 2, ((0, 0), (1, 7)))}
     assert all(type(bucket) is set for name in ("due", "expiry") for bucket in getattr(state, name).to_dict().values())
     assert state.running == ((0, 1), (0, 1)) and type(state.issued) is bool and state.gpu[0] == state_to_json(state)["gpu"][0]
 
@@ -211,7 +211,7 @@ def refused(edit, said: str) -> None:
         (lambda j: j["maps"]["table"][0].__setitem__(1, 5), "state.maps.table[0][1]: must be an array, got 5"),
         (lambda j: j["maps"]["table"][1].__setitem__(0, [0, 0]), "state.maps.table[1][0][1]: must be a sequence other than 0"),
         (lambda j: j["maps"]["due"][0][1].append(0), "state.maps.due[0][1]: must not name anything twice"),
-        (lambda j: j["maps"]["members"][0][1].append(0), "state.maps.members[0][1]: must be an array of 2"),
+        (lambda j: j["maps"]["members"][0][1].append(0), "state.maps.members[0][1]: must be an array of 3"),
         (lambda j: j["maps"]["refs"][0].__setitem__(1, 2**60), "state.maps.refs[0][1]: must be 2, as often as tables name"),
         (lambda j: j["maps"]["status"][0].__setitem__(1, 3), "state: breaks the specification: "),
         (lambda j: j["maps"]["born"][0].__setitem__(1, 0), "state: breaks the specification: "),

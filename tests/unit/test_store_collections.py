@@ -1,7 +1,7 @@
 """Each collection of the draft against a naive model, on a tree of states: no branch disturbs another, no edit an old state."""
 
 from hypothesis import given
-from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, drafts, grow
+from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, TOKENS, drafts, grow
 
 from kvproof.store.collections import Stack, cell_blocks, cells
 from kvproof.store.queues import Queue, Results, Twin
@@ -52,7 +52,7 @@ def live_of(model, g):
 
 
 def join_and_leave(d, model, op):
-    kind, g, q, _ = op
+    kind, g, q, b = op
     g = g % GROUPS
     live, bound = model.members.get(g, ([0], 1))
     assert (d.members.of(g), d.members.first(g), d.members.count(g)) == (tuple(live), live[0], len(live))
@@ -61,16 +61,55 @@ def join_and_leave(d, model, op):
     d.each_member("seen", g, lambda d, q, g: seen.append(q))
     assert seen == live
     if kind % 2:
-        assert d.members.add(g) == bound
+        tokens = model.tokens[g] = min(model.tokens.get(g, 0) + b % 4, TOKENS + 1)  # they only grow
+        parent = live[q % len(live)]
+        assert d.members.add(g, parent, tokens) == bound
         model.members[g] = ([*live, bound], bound + 1)
+        model.texts[g, bound] = (*text(model, g, parent)[:tokens], *[(bound, i) for i in range(tokens, TOKENS)])
     elif q in live and len(live) > 1:
         d.members.remove(g, q)
         model.members[g] = ([x for x in live if x != q], bound)
 
 
+def text(model, g, q):
+    return model.texts.get((g, q), tuple((0, i) for i in range(TOKENS)))
+
+
+def in_common(one, other):
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+
+
+def line_up(d, model, op):
+    """Each sequence stands after one with which it has most in common, so that each different token counts once."""
+    join_and_leave(d, model, op)
+    for g in range(GROUPS):
+        texts = {q: text(model, g, q) for q in live_of(model, g)}
+        seen = []
+
+        def visit(d, q, g, origin, common, word, texts=texts, seen=seen):
+            assert word == "word" and origin == (seen[-1] if seen else -1)
+            assert min(common, TOKENS) == max((in_common(texts[q], texts[p]) for p in seen), default=0)
+            assert not seen or in_common(texts[q], texts[origin]) == min(common, TOKENS)
+            seen.append(q)
+
+        d.each_kin("seen", g, visit, "word")
+        assert sorted(seen) == list(texts)
+        for n in range(1, TOKENS + 1):
+            assert d.work(g, n) == len({tokens[:k] for tokens in texts.values() for k in range(1, n + 1)})
+            size, full = d.config.block_size, -(-n // d.config.block_size)
+            # all blocks but the last are one for all that expect the same tokens up to their end
+            shared = sum(len({tokens[: (i + 1) * size] for tokens in texts.values()}) for i in range(full - 1))
+            assert d.rows(g, n) == shared + len(texts)
+
+
 @given(drafts)
 def test_members(plan):
     grow(plan, join_and_leave)
+
+
+@given(drafts)
+def test_kin(plan):
+    grow(plan, line_up)
 
 
 def edit_tables(d, model, op):

@@ -1,0 +1,59 @@
+"""Calls in processes of their own: each begins with a fresh solver, so what it finds does not depend on what ran before it."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+
+class WorkerError(RuntimeError):
+    """A process ended without an answer."""
+
+
+def _work(answer: Connection, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for the answer ends this process
+    try:
+        message = (fn(*arguments), None)
+    except Exception as error:
+        message = (None, error)
+    answer.send(message)
+    answer.close()
+
+
+def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """(task, fn(*task)) for each task, as they end, `jobs` at a time. What `fn` raises is raised here; so is WorkerError.
+
+    Whoever stops listening ends the processes that are at work.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload([fn.__module__])
+    todo, live = list(reversed(tasks)), {}
+    try:
+        while todo or live:
+            while todo and len(live) < jobs:
+                task = todo.pop()
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(theirs, fn, task), daemon=True)
+                process.start()
+                theirs.close()
+                live[ours] = (process, task)
+            for ready in wait(list(live)):
+                assert isinstance(ready, Connection)
+                process, task = live.pop(ready)
+                yield task, _answer(ready, process, task)
+    finally:
+        for process, _ in live.values():
+            process.terminate()
+
+
+def _answer(ready: Connection, process: Any, task: tuple[Any, ...]) -> Any:
+    try:
+        value, error = ready.recv()
+    except EOFError:
+        process.join()
+        raise WorkerError(f"the process for {task} ended with status {process.exitcode}") from None
+    process.join()
+    if error is not None:
+        raise error
+    return value
