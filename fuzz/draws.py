@@ -49,12 +49,17 @@ FEATURES: dict[str, Any] = {
     "delay_factor": st.sampled_from((0, 0, 0, 0, 2, 0.5, 5)),
     "priority": st.sampled_from((False, False, True)),
 }
+RANKED = ROOMY | {
+    "priority": st.just(True),
+    "watermark_blocks": st.sampled_from((0, 1)),
+    "max_model_len": st.sampled_from((40, 12)),
+}
 THEMES: tuple[dict[str, Any], ...] = (
     TIGHT,
     ROOMY,
-    ROOMY | {"priority": st.just(True)},
-    ROOMY | {"priority": st.just(True), "enable_chunked_prefill": st.just(True)},
-    ROOMY | {"enable_chunked_prefill": st.just(True), "max_num_batched_tokens": st.sampled_from((6, 4, 3))},
+    RANKED,
+    RANKED | {"enable_chunked_prefill": st.just(True)},
+    ROOMY | {"enable_chunked_prefill": st.just(True), "max_num_batched_tokens": st.sampled_from((6, 4, 3, 2))},
     ROOMY | {"num_lookahead_slots": st.sampled_from((3, 5, 1))},
     ROOMY | {"num_lookahead_slots": st.sampled_from((3, 5)), "enable_chunked_prefill": st.just(True)},
     ROOMY | {"delay_factor": st.sampled_from((2, 5))},

@@ -61,12 +61,10 @@ def of_pass(p: Pass) -> Counter[str]:
 
 def delayed(p: Pass) -> bool:
     """Is it the delay, among other things, that kept the first of those that wait?"""
-    m, c = p.m, p.config
-    if not c.delay_factor or p.admitted or not p.before.waiting[1] or not p.before.running[1]:
+    waiting = p.before.waiting[1]
+    if p.admitted or not waiting or not p.before.running[1] or p.waited(waiting):
         return False
-    earliest = min(m.groups[g].arrival for g in p.before.waiting[1])
-    room = p.before.gpu_free - p.blocks(p.tokens(p.before.waiting[1][0])) >= c.watermark_blocks
-    return room and p.now - earliest <= c.delay_factor * m.took
+    return p.before.gpu_free - p.blocks(p.tokens(waiting[0])) >= p.config.watermark_blocks
 
 
 def name(status: int) -> str:

@@ -1,102 +1,29 @@
 """Hypothesis chooses what happens to a world. Rules draw small numbers and pick among what is possible, so shrinking works."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from kvproof.fuzz.draws import acceptances, choices, gaps, modes_of_force, requests
+from kvproof.fuzz.hands import URGENT, Hands, pick
 from kvproof.fuzz.illegal import CALLS, possible
-from kvproof.fuzz.names import NOBODY, renamed
+from kvproof.fuzz.names import NOBODY
 from kvproof.fuzz.scenes import Log, starts
 from kvproof.fuzz.setup import Setup
-from kvproof.fuzz.shrink import Failure, describe
 from kvproof.fuzz.world import World
 
-X = TypeVar("X")
-LIVE_MAX = 12
-"""More unfinished requests than this do not make a state more interesting."""
 KEPT_MAX = 3
-URGENT = -9
-"""A priority above all that `requests` draws."""
 RULES = (
-    *(
-        "add",
-        "beam",
-        "urgent",
-        "part way",
-        "steps",
-        "schedule",
-        "commit",
-        "commit some results",
-        "commit accepted",
-        "engine stops",
-    ),
-    *("abort", "fork", "finish", "preempt", "deny", "refused", "keep", "back", "drain"),
+    *("scene", "add", "beam", "urgent", "part way", "steps", "schedule", "commit", "commit some results", "commit accepted"),
+    *("engine stops", "abort", "fork", "finish", "preempt", "deny", "refused", "keep", "back", "drain"),
 )
 """What `Machine.fired` counts: each of them must happen."""
 
 
-def pick(xs: Sequence[X], i: int) -> X:
-    """One of xs, which is not empty."""
-    return xs[i % len(xs)]
-
-
-class Machine(RuleBasedStateMachine):
-    """The rules. `fired` counts them, `events` what happened, by profile and mode; `failure`: the last run that found a fault."""
-
-    fired: ClassVar[Counter[str]] = Counter()
-    events: ClassVar[dict[str, Counter[str]]] = {}
-    failure: ClassVar[Failure | None] = None
-    world: World
-
-    def do(self, name: str, *arguments: Any, fires: str | None = None, named: bool = False) -> None:
-        """One operation on groups by their ids, or names; whatever it raises is a fault."""
-        Machine.fired[fires or name] += 1
-        try:
-            self.world.do(name, *(arguments if named else renamed(name, arguments, self.world.number) or ()))
-        except Exception as error:
-            Machine.failure = Failure(self.world.start, tuple(self.world.log), describe(error))
-            raise
-
-    @property
-    def between(self) -> bool:
-        """No step is in flight."""
-        return not self.world.state.issued
-
-    @property
-    def crowded(self) -> bool:
-        """Need nobody come?"""
-        return len(self.world.memory.groups) >= LIVE_MAX
-
-    def running(self) -> tuple[int, ...]:
-        """Who runs."""
-        return self.world.state.running[1]
-
-    def several(self) -> list[int]:
-        """Who runs and has several sequences."""
-        return [g for g in self.running() if len(self.world.memory.groups[g].live) > 1]
-
-    def may_fork(self) -> list[tuple[int, int]]:
-        """Every (group, parent) that may fork now."""
-        groups = self.world.memory.groups
-        return [(g, q) for g in self.running() for q in groups[g].live if self.world.may_fork(g, q)]
-
-    def come(self, prompt: int, output: int, n: int, width: int | None, priority: int, fires: str = "add") -> None:
-        """A request, with as many sequences as there can be."""
-        if not self.world.config.vllm_v0:
-            seats = self.world.config.max_num_seqs
-            n, width = min(n, seats), width and min(width, seats)
-        self.do("add", prompt, output, n, width, priority, fires=fires)
-
-    def step(self, gap: float = 1, tokens: int = 1) -> None:
-        """A whole step; whoever has lookahead slots gets so many tokens."""
-        self.do("schedule", gap, fires="steps")
-        plan = self.world.memory.plan
-        decodes = plan.decodes if plan is not None else ()
-        self.do("commit", (), (), (), True, tuple((g, tokens) for g in decodes if tokens > 1), fires="steps")
+class Machine(Hands):
+    """The rules."""
 
     @initialize(start=starts, some=st.lists(requests, max_size=4))
     def begin(self, start: tuple[Setup, Log], some: list[Any]) -> None:
@@ -124,10 +51,13 @@ class Machine(RuleBasedStateMachine):
             self.step(gap, tokens)
 
     @precondition(lambda self: self.between and self.running())
-    @rule(n=st.integers(2, 9))
-    def go_on(self, n: int) -> None:
-        """Many whole steps."""
-        for _ in range(n):
+    @rule(n=st.integers(2, 9), urgent=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 6)), max_size=2))
+    def go_on(self, n: int, urgent: list[tuple[int, int]]) -> None:
+        """Many whole steps; with priorities somebody urgent comes now and then."""
+        coming = dict(urgent) if self.world.config.priority and not self.crowded else {}
+        for i in range(n):
+            if i in coming:
+                self.press(coming[i], coming[i] == 6)
             self.step()
 
     @precondition(lambda self: self.between)
@@ -144,10 +74,10 @@ class Machine(RuleBasedStateMachine):
         missing = tuple(sorted({pick(made, i) for i in drop})) if made else ()
         others = (*state.waiting[1], *state.swapped[1], *state.prefilling[1], *state.idle[1]) if extra else ()
         gone = tuple(g for g in self.world.memory.ids if g not in self.world.memory.groups)[:2] if extra else ()
-        if missing or others or gone:
-            self.do("commit", missing, (), (*others, *gone), fires="commit some results")
-        else:
+        if everything or not (missing or others or gone):
             self.do("commit", (), (), (), everything)
+        else:
+            self.do("commit", missing, (), (*others, *gone), fires="commit some results")
 
     @precondition(lambda self: not self.between and self.world.state.ticket)
     @rule(some=acceptances, drop=st.booleans())
@@ -197,23 +127,11 @@ class Machine(RuleBasedStateMachine):
             if g in self.running():
                 self.do("finish", g, self.world.memory.groups[g].live[-1])
 
-    def may_fork_of(self, g: int) -> list[tuple[int, int]]:
-        """Every (g, parent) that may fork now."""
-        return [(h, q) for h, q in self.may_fork() if h == g]
-
-    def fork_one(self, which: list[tuple[int, int]], choice: int) -> None:
-        """One of these forks, if there is any."""
-        if which:
-            self.do("fork", *pick(which, choice))
-
     @precondition(lambda self: self.between and not self.crowded and self.running())
-    @rule(more=st.integers(-1, 3), seats=st.booleans(), steps=st.integers(1, 3))
+    @rule(more=st.integers(-1, 6), seats=st.booleans(), steps=st.integers(1, 3))
     def urgent(self, more: int, seats: bool, steps: int) -> None:
-        """Somebody arrives who ranks above all that run (with priorities) and needs more blocks, or seats, than are free."""
-        state, c = self.world.state, self.world.config
-        prompt = min(max(state.gpu_free + more, 1) * c.block_size, c.max_model_len + 1)
-        n = c.max_num_seqs - state.seqs + 1 if seats else 1
-        self.come(1 if seats else prompt, 4, n, None, URGENT, fires="urgent")
+        """Somebody arrives for whom there is no room."""
+        self.press(more, seats)
         for _ in range(steps):
             self.step()
 
@@ -260,10 +178,13 @@ class Machine(RuleBasedStateMachine):
             self.step()
 
     @precondition(lambda self: self.world.memory.groups)
-    @rule(choice=choices, count=st.sampled_from((1, 1, 2, 3)))
-    def deny(self, choice: int, count: int) -> None:
-        """Somebody is to be told that there is no room, though there may be."""
-        self.do("deny", pick(self.running() or sorted(self.world.memory.groups), choice), count)
+    @rule(choice=choices, count=st.sampled_from((1, 1, 2, 3)), steps=st.integers(0, 2))
+    def deny(self, choice: int, count: int, steps: int) -> None:
+        """Somebody, rather the first that runs, is to be told that there is no room; and, between two steps, is asked."""
+        some = self.running() or sorted(self.world.memory.groups)
+        self.do("deny", pick(some, choice // 2) if choice % 2 else some[0], count)
+        for _ in range(steps if self.between else 0):
+            self.step()
 
     @rule(some=st.lists(st.tuples(st.integers(0, len(CALLS) - 1), choices), min_size=2, max_size=6), late=st.booleans())
     def illegal(self, some: list[tuple[int, int]], late: bool) -> None:

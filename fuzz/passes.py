@@ -56,6 +56,17 @@ class Pass:
         return self.config.artificial_preemption is not None or bool(self.before.deny.to_dict())
 
     @property
+    def line(self) -> bool:
+        """Is there, with priorities, anybody for whom others may have to make way?"""
+        return self.config.priority and bool(self.before.waiting[1] or self.before.swapped[1] or self.forced)
+
+    @property
+    def went(self) -> list[int]:
+        """Who ran, was not named by an event, and was preempted or ended: the last in policy order first."""
+        ended = [g for g, _ in self.plan.ended if g in self.before.running[1] and g not in self.forced]
+        return sorted((*self.chosen, *ended), key=self.m.rank, reverse=True)
+
+    @property
     def spent(self) -> int:
         """Tokens that the step computes."""
         decoded = sum(len(self.m.groups[g].live) for g in self.plan.decodes)
@@ -83,6 +94,11 @@ class Pass:
         if self.blocks(self.tokens(g)) > len(rows[0]):
             return len(rows)
         return len(rows) - len({blocks[-1] for blocks in rows})
+
+    def waited(self, gs: Iterable[int]) -> bool:
+        """If these wait: has the first of them waited long enough to be admitted while others run?"""
+        factor = self.config.delay_factor
+        return not factor or self.now - min((self.m.groups[g].arrival for g in gs), default=0) > factor * self.m.took
 
     def decoders(self) -> list[int]:
         """Who ran and was past its prefill before the pass."""
@@ -134,8 +150,7 @@ def wishes(p: Pass) -> None:
 
 def needless(p: Pass) -> None:
     """kvproof evicts for blocks only, and only while somebody lacks them: without the last victim there would not be enough."""
-    line = p.config.priority and (p.before.waiting[1] or p.before.swapped[1] or p.forced)
-    if p.config.vllm_v0 or p.asked or line or not p.chosen:
+    if p.config.vllm_v0 or p.asked or p.line or not p.chosen:
         return
     *others, last = p.chosen
     free = p.before.gpu_free + p.held(p.forced) + p.held(others)
@@ -147,15 +162,14 @@ def needless(p: Pass) -> None:
 
 def delay(p: Pass) -> None:
     """While anything runs nobody is admitted before the first arrival has waited long enough."""
-    factor, m = p.config.delay_factor, p.m
-    if not factor or not p.admitted or p.plan.ended:
+    if not p.admitted or p.plan.ended:
         return
     line = {*p.before.waiting[1], *p.after.waiting[1]}
     runs = [g for g in p.before.running[1] if g in p.after.running[1]] + list(p.plan.resumed)
     for g in sorted(p.admitted, key=[h for h, _, _ in p.plan.prefills].index):
-        earliest = min(m.groups[h].arrival for h in line)
-        if runs and p.now - earliest <= factor * m.took:
-            fault("delay", f"{g} is admitted at {p.now}, the first arrived at {earliest} and the last prefill took {m.took}")
+        if runs and not p.waited(line):
+            first = min(p.m.groups[h].arrival for h in line)
+            fault("delay", f"{g} is admitted at {p.now}, the first arrived at {first} and the last prefill took {p.m.took}")
         line.remove(g)
         runs.append(g)
 
@@ -173,8 +187,11 @@ def denials(p: Pass) -> None:
         fault("denials", f"{given} answers were no, {len(p.chosen)} were preempted and {len(gone)} ended")
     served = [g for g in p.plan.decodes if g not in p.plan.resumed]
     equal("denials to come of who was served", [g for g in served if p.after.deny.get(g, 0)], [])
-    asked = [g for g in p.decoders() if g not in p.forced][:1]
-    if not p.config.vllm_v0 and not p.after.prefilled and not p.config.priority:
+    runs = p.before.running[1] if p.config.vllm_v0 else p.decoders()
+    asked = [g for g in runs if g not in p.forced][:1]
+    ordered = not p.config.priority if p.config.vllm_v0 else not p.line
+    if not p.after.prefilled and ordered:
+        gone.update(p.plan.idle)
         unused = [g for g in asked if g not in gone and 0 < p.before.deny.get(g, 0) <= p.after.deny.get(g, 0)]
         equal("denials to come of who was asked first are fewer than before, but for", unused, [])
     test = p.config.artificial_preemption
@@ -183,7 +200,10 @@ def denials(p: Pass) -> None:
 
 
 def fitting(p: Pass) -> None:
-    """kvproof: who is first in line and fits in every respect is not left waiting, unless somebody was preempted or ended."""
+    """kvproof: who is first in line is not left waiting if it fits in every respect, or never will.
+
+    It may be, if somebody was preempted or ended.
+    """
     c, m = p.config, p.m
     waiting, runs = p.after.waiting[1], bool(p.after.running[1])
     if c.vllm_v0 or p.plan.preempted or p.plan.ended or not waiting:
@@ -196,10 +216,14 @@ def fitting(p: Pass) -> None:
         turn, swapped = not p.before.prefilled or not p.decoders(), p.before.swapped[1]
         fits = not p.after.prefilled or p.spent + tokens <= c.max_num_batched_tokens
     first = all(m.rank(g) < m.rank(h) for h in swapped)
-    late = not c.delay_factor or not runs or p.now - min(m.groups[h].arrival for h in waiting) > c.delay_factor * m.took
+    late = not runs or p.waited(waiting)
     room = p.after.gpu_free - p.blocks(tokens) >= (c.watermark_blocks if runs else 0)
     seats = sum(m.groups[h].seats for h in p.after.running[1]) + m.groups[g].seats
-    if turn and fits and first and late and room and seats <= c.max_num_seqs:
+    if not (turn and first and late):
+        return
+    if p.blocks(tokens) > c.num_gpu_blocks or m.groups[g].prompt > c.max_model_len:
+        fault("infeasible_refused", f"group {g} of {tokens} tokens waits, which can never come in")
+    if fits and room and seats <= c.max_num_seqs:
         fault("who fits is admitted", f"group {g} of {tokens} tokens waits, {p.after.gpu_free} blocks are free")
 
 

@@ -7,35 +7,43 @@ from kvproof.fuzz.passes import Pass
 def in_line(p: Pass) -> list[int]:
     """Who waits or is swapped when the pass makes room for the first of them, in order.
 
-    With chunked prefill nobody has been refused by then.
+    Those that it refuses have gone by then, unless prompts are cut or the delay has kept the pass from looking at them.
+    V0 makes room for whoever stands first of those that wait, whom it recomputed before all others.
     """
-    gone = set() if p.config.enable_chunked_prefill else {g for g, _ in p.plan.ended}
+    ended = dict(p.plan.ended)
+    if p.config.vllm_v0:
+        back = [g for g, mode in p.plan.preempted if g in p.forced and mode == "recompute"]
+        return [g for g in (*reversed(back), *p.before.waiting[1]) if g not in ended]
+    looked = not p.config.enable_chunked_prefill and p.waited(p.before.waiting[1])
+    gone = {g for g in ended if looked or (g in p.forced and g not in dict(p.plan.preempted))}
     return sorted({*p.before.waiting[1], *p.before.swapped[1], *p.forced} - gone, key=p.m.rank)
 
 
 def displaced(p: Pass) -> bool:
     """Is it certain that all victims that no event named made way for the head of the line? None had to for want of blocks."""
-    if not p.config.priority or not p.chosen or p.asked or not in_line(p):
+    c = p.config
+    if not c.priority or not p.chosen or p.asked or not in_line(p):
         return False
-    if p.config.vllm_v0:
+    if c.vllm_v0:
         sequences = sum(len(p.m.groups[g].live) for g in p.before.running[1])
-        return (
-            p.before.gpu_free >= sequences * (2 + p.blocks(p.config.num_lookahead_slots)) and not p.config.enable_chunked_prefill
-        )
+        calm = p.before.gpu_free >= sequences * (2 + p.blocks(2 * c.num_lookahead_slots))
+        return calm and not c.enable_chunked_prefill
     calm = sum(p.needs(g) for g in p.decoders()) <= p.before.gpu_free + p.held(p.forced)
-    return calm or (not p.config.enable_chunked_prefill and bool(p.admitted))
+    return calm or (not c.enable_chunked_prefill and bool(p.admitted))
 
 
 def check(p: Pass) -> None:
-    """kvproof: all rank below the head, which has room without them all but not without the last."""
-    if p.config.vllm_v0 or not displaced(p):
+    """All rank below the head. kvproof: it has room without them all but not without the last."""
+    if not displaced(p):
         return
-    head, c, groups = in_line(p)[0], p.config, p.m.groups
+    head, went, c, groups = in_line(p)[0], p.went, p.config, p.m.groups
+    equal(f"displaced for {head}, who rank above it", [g for g in went if p.m.rank(g) < p.m.rank(head)], [])
+    if c.vllm_v0:
+        return
     if head in p.forced:
-        fault("displaced", f"{p.chosen} for {head}, which was preempted by force")
+        fault("displaced", f"{went} for {head}, which was preempted by force")
     if head in dict(p.plan.ended):
-        fault("displaced", f"{p.chosen} for {head}, which can never come in")
-    equal(f"displaced for {head}, who rank above it", [g for g in p.chosen if p.m.rank(g) < p.m.rank(head)], [])
+        fault("displaced", f"{went} for {head}, which can never come in")
     need = p.blocks(p.tokens(head))
     if head in p.before.swapped[1]:
         need = p.held([head]) + (p.needs(head) if p.before.computed[head] == p.before.length[head] else 0)
@@ -48,10 +56,12 @@ def check(p: Pass) -> None:
         seats = sum(groups[g].seats for g in stay) + groups[head].seats
         return free >= (c.watermark_blocks if stay else 0) and seats <= c.max_num_seqs
 
-    if room(p.chosen[:-1]):
-        fault("displaced", f"{p.chosen} for {head}, the last for nothing")
-    if not room(p.chosen):
-        fault("displaced", f"{p.chosen} for {head}, which has no room all the same")
+    if room(went[:-1]):
+        fault("displaced", f"{went} for {head}, the last for nothing")
+    if not room(went):
+        fault("displaced", f"{went} for {head}, which has no room all the same")
+    if head in p.after.waiting[1] and not c.enable_chunked_prefill:
+        fault("displaced", f"{went} for {head}, which does not come in all the same")
 
 
 def cause(p: Pass) -> str:

@@ -16,6 +16,8 @@ from kvproof.fuzz.setup import Setup
 from kvproof.fuzz.world import Operation, World, rerun
 
 Log = tuple[Operation, ...]
+SPEC = ("invariants", "announcements", "pass", "commit")
+"""Checks that evaluate the specification."""
 
 
 @attrs.frozen
@@ -37,11 +39,11 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__} in {error}"
 
 
-def fails(start: Setup, log: Log) -> Failure | None:
-    """The failure of this log, if any. It is cut where it fails."""
+def fails(start: Setup, log: Log, spec: bool = True) -> Failure | None:
+    """The failure of this log, if any. It is cut where it fails. `spec`: as in `Engine`."""
     world: World | None = None
     try:
-        world = World(start)
+        world = World(start, spec)
         rerun(world, log)
     except Exception as error:
         done = tuple(world.log) if world is not None else ()
@@ -141,14 +143,20 @@ def candidates(best: Failure) -> Iterator[tuple[Setup, Log]]:
 
 def shrink(failure: Failure, seconds: float) -> Failure:
     """The shortest run found in this time that fails in the same check."""
-    until, best = time.monotonic() + seconds, failure
+    spec = failure.check.removeprefix("Fault in ") in SPEC
+    best = shrunk(failure, time.monotonic() + seconds, spec)
+    return fails(best.start, best.log) or failure
+
+
+def shrunk(best: Failure, until: float, spec: bool) -> Failure:
+    """The same by this time; the specification is evaluated only if it is what fails."""
     again = True
     while again:
         again = False
         for start, log in candidates(best):
             if time.monotonic() > until:
                 return best
-            found = fails(start, log)
+            found = fails(start, log, spec)
             if found is not None and found.check == best.check:
                 best, again = found, True
                 break

@@ -20,13 +20,15 @@ from kvproof.store.draft import State
 from kvproof.store.versions import NAMES
 
 Operation = tuple[str, tuple[Any, ...]]
+STILL_MAX = 40
+"""A run in which so many passes in a row have done nothing hangs: no delay is longer (5 times a step of 7 ticks)."""
 
 
 class World(Engine):
     """A run. Only `do` changes it."""
 
-    def __init__(self, start: Setup) -> None:
-        super().__init__(start)
+    def __init__(self, start: Setup, spec: bool = True) -> None:
+        super().__init__(start, spec)
         self.kept: list[tuple[State, dict[str, Any], Memory]] = []
         self.log: list[Operation] = []
         self.checked: State | None = None
@@ -48,7 +50,7 @@ class World(Engine):
     def check(self) -> None:
         """What holds between two calls, unless the state is still the same."""
         if self.state is not self.checked:
-            between.check(self.memory, self.state)
+            between.check(self.memory, self.state, self.spec)
             self.checked = self.state
 
     def _refused(self, kind: str, g: int, q: int) -> None:
@@ -90,10 +92,14 @@ class World(Engine):
         limits = [group.limit for group in m.groups.values()]
         denials = sum(group.deny for group in m.groups.values()) + (test.max_count if test else 0)
         bound = 20 + 4 * sum(limits) + 4 * denials * max(limits, default=0)
+        still = 0
         for _ in range(bound // 4 if self.config.vllm_v0 else bound):
-            if not m.groups:
+            if not m.groups or still > STILL_MAX:
                 break
             self._schedule()
+            plan = m.plan
+            did = plan is None or plan.scheduled or plan.resumed or plan.preempted or plan.ended
+            still = 0 if did else still + 1
             self._commit(everything=True)
             self.check()
         if m.groups and not self.config.vllm_v0:

@@ -15,7 +15,7 @@ from kvproof.formats import parse_scenario
 from kvproof.fuzz.happened import EVENTS
 from kvproof.fuzz.loop import fuzz
 from kvproof.fuzz.machine import RULES
-from kvproof.fuzz.profiles import HUNT, ROUND
+from kvproof.fuzz.profiles import ROUND
 from kvproof.fuzz.report import script, write
 from kvproof.fuzz.scenario import scenarios
 from kvproof.fuzz.setup import setup
@@ -116,7 +116,7 @@ def test_a_log_that_does_not_fail_is_no_failure():
 
 def test_a_shrunk_run_fails_in_the_same_check(monkeypatch):
     switch_in(monkeypatch, give_back_forgets_host)
-    failure = fuzz(60, 1, one_round=HUNT, shrinking=0.0).failure
+    failure = fuzz(60, 1, shrinking=0.0).failure
     assert failure is not None
     small = shrink(failure, 20.0)
     assert small.check == failure.check and len(small.log) <= len(failure.log)

@@ -172,9 +172,14 @@ def test_denials(last_pass):
         passes.denials(attrs.evolve(p, after=attrs.evolve(p.after, maps=p.before.maps)))
     with pytest.raises(Fault, match="denials: 0 has more to come than before"):
         passes.denials(attrs.evolve(p, before=p.after, after=p.before))
-    q = last_pass(*TWO, ("deny", (0, 2)), ("schedule", ()))
+
+
+@pytest.mark.parametrize("v0", [False, True])
+def test_denials_of_who_is_asked_first(last_pass, v0):
+    p = last_pass(*TWO, ("deny", (0, 2)), ("schedule", ()), vllm_v0=v0, max_num_batched_tokens=40)
+    passes.denials(p)
     with pytest.raises(Fault, match="denials to come of who was asked first"):
-        passes.denials(attrs.evolve(replanned(q, running=()), after=attrs.evolve(q.after, maps=q.before.maps)))
+        passes.denials(attrs.evolve(replanned(p, running=()), after=attrs.evolve(p.after, maps=p.before.maps)))
 
 
 def test_denials_at_random(last_pass):
@@ -192,6 +197,8 @@ def test_who_fits_is_admitted(last_pass):
     passes.fitting(p)
     with pytest.raises(Fault, match="who fits is admitted: group 1"):
         passes.fitting(attrs.evolve(p, after=attrs.evolve(p.after, gpu_free=5)))
+    with pytest.raises(Fault, match="infeasible_refused: group 1 of 17 tokens waits"):
+        passes.fitting(attrs.evolve(p, lengths={**p.lengths, (1, 0): 17}))
 
 
 URGENT = (("add", (5, 9)), ("add", (5, 9)), *STEP, *STEP, ("add", (5, 3, 1, None, -1)), ("schedule", ()))
@@ -216,3 +223,25 @@ def test_who_is_displaced(last_pass):
     cut = attrs.evolve(p.config, enable_chunked_prefill=True)
     with pytest.raises(Fault, match=r"\[1\] for 2, which can never come in"):
         priorities.check(attrs.evolve(replanned(p, ended=((2, 8),)), before=attrs.evolve(p.before, config=cut, gpu_free=2)))
+
+
+def test_for_whom_others_make_way_comes_in(last_pass):
+    p = last_pass(*URGENT, priority=True)
+    keys, _ = p.after.waiting
+    with pytest.raises(Fault, match=r"\[1\] for 2, which does not come in all the same"):
+        priorities.check(attrs.evolve(p, after=attrs.evolve(p.after, waiting=(keys, (2, 1)))))
+
+
+def test_who_cannot_be_preempted_makes_way_too(last_pass):
+    log = (("add", (3, 9)), ("add", (3, 9, 2)), *STEP, *STEP, ("add", (14, 3, 1, None, -9)), ("schedule", ()))
+    p = last_pass(*log, priority=True, num_cpu_blocks=0)
+    assert (p.chosen, [g for g, _ in p.plan.ended], p.admitted) == ([0], [1], [2])
+
+
+def test_who_is_displaced_by_v0(last_pass):
+    log = (("add", (5, 9)), ("add", (5, 9)), *STEP, *STEP, ("add", (14, 3, 1, None, -1)), ("schedule", ()))
+    p = last_pass(*log, priority=True, vllm_v0=True, num_gpu_blocks=12, max_num_batched_tokens=40)
+    assert p.chosen == [1] and priorities.cause(p) == "for priority"
+    p.m.groups[1].priority = -2
+    with pytest.raises(Fault, match=r"displaced for 4, who rank above it: \[1\]"):
+        priorities.check(p)
