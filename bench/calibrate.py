@@ -37,16 +37,17 @@ class Clock:
         """Measure the unit once more."""
         self.units.append(empty_call_ns())
 
-    def row(self, case: str, n: int, **more: object) -> dict[str, object]:
-        """One result row; `calls_per_sequence` = median step / (n x median unit)."""
+    def row(self, case: str, n: int, sequences: int = 0, **more: object) -> dict[str, object]:
+        """One result row; `calls_per_sequence` = median step / (sequences x median unit). `sequences`: n, if it is 0."""
         steps = sorted(self.steps)
         median, unit = statistics.median(steps), statistics.median(self.units)
         return {
             "case": case,
             "n": n,
+            "sequences": sequences or n,
             "median_us": round(median / 1e3, 2),
             "p99_us": round(steps[min(len(steps) - 1, len(steps) * 99 // 100)] / 1e3, 2),
-            "calls_per_sequence": round(median / (n * unit), 2),
+            "calls_per_sequence": round(median / ((sequences or n) * unit), 2),
             "call_ns": round(unit, 1),
             "runs": len(steps),
             "mean_us": round(statistics.fmean(steps) / 1e3, 2),

@@ -67,24 +67,11 @@ def requests() -> Iterator[tuple[int, int]]:
         yield random.randint(*PROMPT), random.randint(*OUTPUT)
 
 
-def decode(n: int, case: str) -> dict[str, object]:
-    """Ours. `decode`: results as (id, token) pairs; `decode_all`: None; `plan_view`: pairs, and the plan's full view is read."""
-    lengths = prompts(n)
-    scheduler = Scheduler(
-        Config(
-            num_gpu_blocks=plenty(lengths),
-            num_cpu_blocks=0,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=n,
-            max_num_batched_tokens=NO_LIMIT,
-            max_model_len=NO_LIMIT,
-        )
-    )
-    for length in lengths:
-        scheduler.add_request(length, NEVER)
-    scheduler.schedule()
-    scheduler.commit()
-    clock = Clock()
+def steady(scheduler: Scheduler, clock: Clock, case: str = "decode") -> None:
+    """DECODE_STEPS steps in which everybody who runs decodes.
+
+    Results are (id, token) pairs, but for `decode_all`: None; in `plan_view` the plan's full view is read.
+    """
     for _ in chunked(clock, DECODE_STEPS):
         start = perf_counter_ns()
         plan = scheduler.schedule()
@@ -92,11 +79,38 @@ def decode(n: int, case: str) -> dict[str, object]:
             view = plan.scheduled
         took = perf_counter_ns() - start
         if case == "plan_view":
-            assert len(view) == n
+            assert len(view) == len(plan.running)
         results = None if case == "decode_all" else [(g, TOKEN) for g in plan.decodes]
         start = perf_counter_ns()
         scheduler.commit(results)
         clock.steps.append(took + perf_counter_ns() - start)
+
+
+def roomy(n: int, blocks: int, budget: int = NO_LIMIT, chunked: bool = False) -> Scheduler:
+    """A scheduler for n sequences with so many blocks."""
+    return Scheduler(
+        Config(
+            num_gpu_blocks=blocks,
+            num_cpu_blocks=0,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=n,
+            max_num_batched_tokens=budget,
+            max_model_len=NO_LIMIT,
+            enable_chunked_prefill=chunked,
+        )
+    )
+
+
+def decode(n: int, case: str) -> dict[str, object]:
+    """Ours: `decode`, `decode_all` and `plan_view` as `steady` says; `chunked`: as `decode`, with chunked prefill enabled."""
+    lengths = prompts(n)
+    scheduler = roomy(n, plenty(lengths), chunked=case == "chunked")
+    for length in lengths:
+        scheduler.add_request(length, NEVER)
+    scheduler.schedule()
+    scheduler.commit()
+    clock = Clock()
+    steady(scheduler, clock, case)
     assert len(scheduler.state.running[1]) == n, "somebody ended in the steady decode"
     return clock.row(case, n)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from kvproof.bench import cases
+from kvproof.bench import cases, modes
 
 Row = dict[str, object]
 
@@ -15,6 +15,10 @@ CASES: dict[str, Callable[[int], Row]] = {
     "decode_all": partial(cases.decode, case="decode_all"),
     "plan_view": partial(cases.decode, case="plan_view"),
     "peer_decode": cases.peer_decode,
+    "chunked": partial(cases.decode, case="chunked"),
+    "chunked_arrivals": modes.chunked_arrivals,
+    "pairs": partial(modes.pairs, case="pairs"),
+    "twice_pairs": partial(modes.pairs, case="twice_pairs"),
     "pressure": partial(cases.pressure, case="pressure"),
     "pressure_swap": partial(cases.pressure, case="pressure_swap"),
     "peer_pressure": cases.peer_pressure,

@@ -40,7 +40,7 @@ def sched(n: str, only: tuple[str, ...], as_json: bool) -> None:
     for row in measured.run(sizes_of(n), only, lambda line: click.echo(line, err=True)):
         rows.append(row)
         if not as_json:
-            line = f"{row['case']:<14} N={row['n']:<6} median {row['median_us']:>10} us   p99 {row['p99_us']:>10} us   "
+            line = f"{row['case']:<16} N={row['n']:<6} median {row['median_us']:>10} us   p99 {row['p99_us']:>10} us   "
             line += f"{row['calls_per_sequence']:>6} calls per sequence   ({row['runs']} steps, empty call {row['call_ns']} ns)"
             if "memory_mb" in row:
                 line += f"   {row['memory_mb']} MB"

@@ -6,12 +6,15 @@ import sys
 
 import pytest
 
-from kvproof.bench import history
+from kvproof.bench import cases, history, modes
 from kvproof.bench.cases import BLOCK_SIZE, SHARE, under_pressure
 from kvproof.bench.peer import PeerScheduler, Sequence
 
-FIELDS = {"case", "n", "median_us", "p99_us", "calls_per_sequence", "call_ns", "runs"}
-PER_N = ["decode", "decode_all", "plan_view", "peer_decode", "pressure", "pressure_swap", "peer_pressure"]
+FIELDS = {"case", "n", "sequences", "median_us", "p99_us", "calls_per_sequence", "call_ns", "runs"}
+PER_N = [
+    *("decode", "decode_all", "plan_view", "peer_decode", "chunked", "chunked_arrivals", "pairs", "twice_pairs"),
+    *("pressure", "pressure_swap", "peer_pressure"),
+]
 
 
 def bench(*arguments):
@@ -27,9 +30,12 @@ def test_json_has_every_case_and_every_field():
     for row in rows:
         assert row.keys() >= FIELDS
         assert row["n"] == (256 if row["case"] == "history" else 8)
+        assert row["sequences"] == (2 if row["case"] == "twice_pairs" else 1) * row["n"]
         assert row["runs"] > 0 and row["call_ns"] > 0 and 0 < row["median_us"] <= row["p99_us"]
     by_case = {row["case"]: row for row in rows}
     assert by_case["pressure"]["preempting_steps"] > 0 and by_case["pressure_swap"]["preempting_steps"] > 0
+    assert by_case["chunked_arrivals"]["pieces"] >= by_case["chunked_arrivals"]["runs"] - 1, "a piece in every step"
+    assert 0 < by_case["chunked_arrivals"]["ended"] < by_case["chunked_arrivals"]["runs"]
     assert 0 < by_case["history"]["memory_mb"] <= 400
 
 
@@ -54,6 +60,26 @@ def test_a_bad_n_is_one_line_and_status_2(n):
 def test_an_unknown_case_is_status_2():
     done = bench("--only", "decoding")
     assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17])
+def test_groups_of_two_have_all_sequences_and_share_their_prompts(n, monkeypatch):
+    seen = []
+    monkeypatch.setattr(modes, "steady", lambda scheduler, clock: seen.append(scheduler) or cases.steady(scheduler, clock))
+    for case, sequences in (("pairs", n), ("twice_pairs", 2 * n)):
+        row = modes.pairs(n, case)
+        assert row["sequences"] == sequences and row["calls_per_sequence"] > 0
+        scheduler = seen.pop()
+        state = scheduler.state
+        assert state.decoders == sequences == state.seqs and len(state.running[1]) == -(-sequences // 2)
+        assert (len(state.refs) > 0) == (sequences > 1) and scheduler.check() == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 17])
+def test_every_step_with_arrivals_computes_a_piece_and_who_ends_is_replaced(n):
+    row = modes.chunked_arrivals(n)
+    assert row["n"] == row["sequences"] == n
+    assert row["runs"] - 1 <= row["pieces"] and 100 < row["ended"] < row["runs"] // 2
 
 
 def test_lengths_have_the_mean_of_the_trace():
