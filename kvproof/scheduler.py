@@ -184,7 +184,8 @@ class Scheduler(Observed):
                 d.begin(now)
             forced = tuple(self._forced.items()) if self._forced else schedule.NOBODY
             schedule.schedule(d, forced)
-            self._forced = {}
+            if forced:
+                self._forced = {}
         except BaseException:
             self._undo(d)
             raise
@@ -224,10 +225,10 @@ class Scheduler(Observed):
         """
         ids = EVERYBODY if results is None else Results(map(first, results))
         ended = tuple(ended)
-        more = tuple((g, tokens - 1) for g, tokens in accepted)
+        more = tuple((g, tokens - 1) for g, tokens in accepted) if accepted else ()
         d = self._open()
         try:
-            if ids.ids and ids.ids != self.state.running[1]:
+            if ids.ids and not ids.compare(self.state.running, self.state.prefilling):
                 for g in (max(ids.ids), min(ids.ids)):
                     if not 0 <= g < self.state.ticket:
                         raise Rejected(f"no request has the id {g}")

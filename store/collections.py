@@ -100,7 +100,7 @@ class Members(Logged[Any]):
 
     def count(self, g: int) -> int:
         """How many sequences of g live."""
-        return len(self[g][0]) if g in self else 1
+        return len(self[g][0]) if self and g in self else 1
 
     def has(self, g: int, q: int) -> bool:
         """Is q a live sequence of g?"""
@@ -183,10 +183,13 @@ class Table(Logged[Any]):
         log = self.log
         if log is None:
             log = self.begin()
-        blocks, n = row = self.get(k, NEW_ROW)
+        try:
+            blocks, n = row = self[k]
+        except KeyError:
+            blocks, n, row = [], 0, MISSING
         if k not in log:
-            log[k] = row if n else MISSING
-        if n != len(blocks) or not n:
+            log[k] = row
+        if n != len(blocks):
             blocks = blocks[:n]
         blocks.append(b)
         self[k] = (blocks, n + 1)
@@ -195,12 +198,18 @@ class Table(Logged[Any]):
     def pop_block(self, g: int, q: int) -> int:
         """Take the last block off the table of q, which must not be empty."""
         k = (g, q) if q else g
-        blocks, n = self[k]
-        if n == 1:
-            self.discard(k)
+        log = self.log
+        if log is None:
+            log = self.begin()
+        blocks, n = row = self[k]
+        if k not in log:
+            log[k] = row
+        n -= 1
+        if n:
+            self[k] = (blocks, n)
         else:
-            self.set(k, (blocks, n - 1))
-        return blocks[n - 1]  # type: ignore[no-any-return]
+            del self[k]
+        return blocks[n]  # type: ignore[no-any-return]
 
     def put(self, g: int, q: int, i: int, b: int) -> None:
         """The i-th block of q is now b. The row is copied once per draft."""

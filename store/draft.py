@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from kvproof.store.collections import ONE, Cell, Members, Refs, Stack, Table, cells
+from kvproof.store.collections import Cell, Members, Refs, Stack, Table, cells
 from kvproof.store.maps import Logged, Map
 from kvproof.store.plan import PlanDraft
 from kvproof.store.queues import Calendar, Pair, Queue, Twin
-from kvproof.store.versions import GROUP_MAPS, NAMES, Version, View, maps_of
+from kvproof.store.versions import NAMES, NUMBER, Version, View, maps_of
 
 if TYPE_CHECKING:
     from kvproof.core.config import Config
@@ -124,6 +124,8 @@ class State:
     expiry = Reading[Any]()
 
 
+FORGOTTEN = NUMBER["members"] + 1
+"""So many maps, the first, are by group."""
 QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling", "idle")
 RANKS = 2**62
 """More than any id: a group ranks by priority, then by id."""
@@ -239,18 +241,19 @@ class Draft:
             return None
         maps[0].journal.undo = {}  # as version.open() does
         self._version, self._closed = version, False
-        self.testing = bool(self.deny) or self.config.artificial_preemption is not None
+        if self.testing or self.deny:
+            self.testing = bool(self.deny) or self.config.artificial_preemption is not None
         self.spent = self.charged = self.asked = 0
-        plan = self.plan = PlanDraft()
+        plan = self.plan = self.plan.reopen()
         self.table.slots = plan.slots
         return self
 
     def capacity(self, g: int) -> int:
         """Slots in the tables of g, which have one size: block_size * blocks."""
-        table = self.table
-        if g in table and g not in self.members:
-            return self.config.block_size * table[g][1]  # type: ignore[no-any-return]
-        return self.config.block_size * table.height(g)
+        table, members = self.table, self.members
+        if members and g in members:
+            return self.config.block_size * table.height(g)
+        return self.config.block_size * table[g][1] if g in table else 0
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold `tokens` tokens, rounded up."""
@@ -283,7 +286,7 @@ class Draft:
 
     def rank(self, g: int) -> int:
         """The place of g in policy order: by priority, then by arrival."""
-        return self.priority[g] * RANKS + g
+        return self.priority.get(g, 0) * RANKS + g
 
     def behind(self, g: int) -> tuple[int, int]:
         """(blocks, seats) of the running groups that rank below g."""
@@ -292,7 +295,7 @@ class Draft:
             if self.rank(h) < rank:
                 break
             blocks += self.table.distinct(h)
-            seats += self.seats[h]
+            seats += self.seats.get(h, 1)
         return blocks, seats
 
     def sort_running(self) -> None:
@@ -362,9 +365,10 @@ class Draft:
 
     def drop_group(self, g: int) -> None:
         """Every map forgets g."""
-        for name in GROUP_MAPS:
-            getattr(self, name).discard(g)
-        self.members.discard(g)
+        assert self._version is not None and self._version.maps is not None
+        for group_map in self._version.maps[:FORGOTTEN]:
+            if g in group_map:
+                group_map.discard(g)
 
     # Loops, by name: proofs give each name an invariant and a measure (kvproof.proofs.rules).
     def repeat(self, name: str, step: Callable[..., bool], *args: Any) -> None:
@@ -372,10 +376,10 @@ class Draft:
         while step(self, *args):
             pass
 
-    def times(self, name: str, n: int, body: Callable[..., None], *args: Any) -> None:
-        """n times body(self, *args)"""
+    def times(self, name: str, n: int, body: Callable[["Draft", int, int], None], x: int, y: int) -> None:
+        """n times body(self, x, y)"""
         for _ in range(n):
-            body(self, *args)
+            body(self, x, y)
 
     def each_index(self, name: str, n: int, body: Callable[..., None], *args: Any) -> None:
         """for i in range(n): body(self, i, *args)"""
@@ -385,8 +389,11 @@ class Draft:
     def each_member(self, name: str, g: int, body: Callable[..., None]) -> None:
         """body(self, q, g) for every live sequence q of g, ascending."""
         members = self.members
-        for q in members[g][0] if g in members else ONE:
-            body(self, q, g)
+        if members and g in members:
+            for q in members[g][0]:
+                body(self, q, g)
+        else:
+            body(self, 0, g)
 
     def each_kin(self, name: str, g: int, body: Callable[..., None], *args: Any) -> None:
         """body(self, q, g, origin, common, *args) for every live sequence q of g, each after the one, `origin`, with which it has
@@ -398,10 +405,12 @@ class Draft:
 
     def each_due(self, name: str, body: Callable[["Draft", int], None]) -> None:
         """body(self, g) for every group whose alarm rings now, smallest key first; who has left meanwhile is skipped."""
-        clock, buckets = self.clock, self.due
-        for g in self.due.ordered(clock):
-            if g in buckets[clock]:
-                body(self, g)
+        ids = self.due.ordered(self.clock)
+        if ids:
+            bucket = self.due.bucket(self.clock)
+            for g in ids:
+                if g in bucket:
+                    body(self, g)
 
     def each_running(self, name: str, body: Callable[["Draft", int], None]) -> None:
         """body(self, g) for every running group, smallest key first; who has left meanwhile is skipped."""

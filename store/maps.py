@@ -91,10 +91,29 @@ class Statuses(Map[int]):
     """Group -> status. A group that is not known is ABSENT."""
 
     __slots__ = ()
-    default = 0
+    default: int = 0
 
     def __missing__(self, g: Any) -> int:
-        return 0
+        return self.default
+
+
+class Zeros(Statuses):
+    """Group -> a number that is 0 for most: only others are stored."""
+
+    __slots__ = ()
+
+    def __setitem__(self, k: Any, v: int) -> None:
+        if v != self.default:
+            Map.__setitem__(self, k, v)
+        elif k in self:
+            self.discard(k)
+
+
+class Ones(Zeros):
+    """The same for 1."""
+
+    __slots__ = ()
+    default: int = 1
 
 
 def replay(log: Log, data: dict[Any, Any]) -> None:

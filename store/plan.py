@@ -1,6 +1,7 @@
 """What a pass decided: everything a backend and a model runner need for one step, and nothing they have to ask back."""
 
 from collections.abc import Iterable, Mapping
+from itertools import filterfalse
 from typing import Any
 
 import attrs
@@ -109,7 +110,7 @@ class Plan:
         if not away and not self.resumed:
             return self.running
         late = {*self.resumed, *away}
-        return (*(g for g in self.running if g not in late), *(g for g in self.resumed if g not in away))
+        return (*filterfalse(late.__contains__, self.running), *filterfalse(away.__contains__, self.resumed))
 
     @property
     def scheduled(self) -> list[tuple[int, int]]:
@@ -145,6 +146,15 @@ class PlanDraft:
         self.swap_in: list[tuple[int, int]] = []
         self.copy: list[tuple[int, int]] = []
         self.slots: list[tuple[int, int, int, int]] = []
+
+    def reopen(self) -> "PlanDraft":
+        """One in which nothing is told: this one, if it tells at most of slots."""
+        told: object = self.pieces or self.ends or self.victims or self.resumes or self.drops
+        if told or self.cuts or self.swap_out or self.swap_in or self.copy:
+            return PlanDraft()
+        if self.slots:
+            self.slots = []
+        return self
 
     def nobody_preempted(self) -> bool:
         """Has the pass evicted nobody so far?"""

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import filterfalse
 from typing import Any
 
 from kvproof.store.maps import MISSING, Journal, Logged, Map
@@ -82,11 +83,8 @@ class Queue:
 
     def minus(self, results: "Results", idle: "Queue") -> tuple[int, ...]:
         """Those in it that have no result, and those that are idle."""
-        if results.ids is None or results.ids == self.ids:
-            return tuple(idle.ids)
-        if not results.ids:
-            return tuple(self.ids)
-        return tuple(set(self.ids).difference(results.ids).union(idle.ids))
+        missing = results.missing if results.queue is self.ids else results.lacking(self.ids)
+        return tuple({*missing, *idle.ids}) if idle.ids else missing
 
     def meet(self, results: "Results") -> tuple[int, ...]:
         """Those in it that have a result."""
@@ -104,20 +102,54 @@ class Queue:
 class Results:
     """The groups that have a result: `ids`, in any order, or None for "all that were scheduled"."""
 
-    __slots__ = ("ids",)
+    __slots__ = ("ids", "missing", "queue")
 
     def __init__(self, ids: "Iterable[int] | None" = None) -> None:
         self.ids = None if ids is None else tuple(ids)
+        self.queue: Any = None  # whom `compare` has seen, and who of them has no result
+        self.missing: tuple[int, ...] = ()
+
+    def lacking(self, ids: Any) -> tuple[int, ...]:
+        """Those of ids that have no result."""
+        if self.ids is None or self.ids == ids:
+            return ()
+        return tuple(filterfalse(set(self.ids).__contains__, ids))
+
+    def compare(self, queue: Pair, away: Pair) -> bool:
+        """Is every result of a group in `queue`? Who of them has none is kept for `Queue.minus`.
+
+        Fast if those without are the ones in `away`, which are few, and the results are in the order of the queue. Of few results
+        it says no: looking at them one by one is cheaper.
+        """
+        assert self.ids is not None
+        keys, ids = queue
+        if self.ids != ids:
+            if 2 * len(self.ids) < len(ids):
+                return False
+            rest, gone = list(ids), []
+            if len(rest) - len(away[0]) == len(self.ids):
+                for key in reversed(away[0]):
+                    gone += rest[(i := bisect_left(keys, key)) : i + 1]
+                    del rest[i : i + 1]
+            if tuple(rest) != self.ids:
+                had = set(self.ids)
+                gone = list(filterfalse(had.__contains__, ids))
+                if len(had) + len(gone) != len(ids):
+                    return False
+            self.missing = tuple(gone)
+        self.queue = ids
+        return True
 
 
 class Calendar(Logged[Any]):
     """Clock -> set of groups; a bucket is copied when the draft first touches it. `at` says in which bucket a group is."""
 
-    __slots__ = ("at", "key")
+    __slots__ = ("at", "key", "own")
 
     def __init__(self, number: int, journal: Journal, data: dict[Any, Any], at: Logged[int], key: Map[int]) -> None:
         super().__init__(number, journal, data)
         self.at, self.key = at, key
+        self.own: dict[int, set[int]] = {}  # the buckets that this draft has touched
 
     def bucket(self, t: int) -> set[int]:
         """The bucket of clock t, owned by this draft."""
@@ -126,8 +158,8 @@ class Calendar(Logged[Any]):
             log = self.begin()
         if t not in log:
             log[t] = self.get(t, MISSING)
-            self[t] = set(self.get(t, ()))
-        return self[t]  # type: ignore[no-any-return]
+            self[t] = self.own[t] = set(self.get(t, ()))
+        return self.own[t]
 
     def add(self, g: int, t: int) -> None:
         """g, which is in no bucket, is in that of t."""
@@ -140,16 +172,18 @@ class Calendar(Logged[Any]):
 
     def move(self, g: int, t: int) -> None:
         """g moves to the bucket of t from that where it is."""
-        at, buckets = self.at, self.log or ()
+        at, own = self.at, self.own
+        s = at[g]
+        if s == t:
+            return
         log = at.log
         if log is None:
             log = at.begin()
-        s = at[g]
         if g not in log:
             log[g] = s
         at[g] = t
-        (self[s] if s in buckets else self.bucket(s)).remove(g)
-        (self[t] if t in buckets else self.bucket(t)).add(g)
+        (own[s] if s in own else self.bucket(s)).remove(g)
+        (own[t] if t in own else self.bucket(t)).add(g)
 
     def ordered(self, t: int) -> list[int]:
         """Those in the bucket of t, smallest key first."""
@@ -162,10 +196,16 @@ class Calendar(Logged[Any]):
 
     def settle(self) -> None:
         """The draft is over: no empty buckets stay."""
-        for t in self.log or ():
-            if not self[t]:
+        for t, bucket in self.own.items():
+            if not bucket:
                 del self[t]
         self.log = None
+        self.own.clear()
+
+    def undo(self) -> None:
+        """The draft is over; what it wrote is taken back."""
+        super().undo()
+        self.own.clear()
 
 
 class Twin(dict[int, int]):

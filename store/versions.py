@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from kvproof.store.collections import Members, Refs, Table
-from kvproof.store.maps import MISSING, Journal, Log, Logged, Map, Statuses, replay
+from kvproof.store.maps import MISSING, Journal, Log, Logged, Map, Ones, Statuses, Zeros, replay
 from kvproof.store.queues import Calendar
 
 V = TypeVar("V")
@@ -38,13 +38,16 @@ GROUP_MAPS = (
 """Per-group integers. `forget` removes a group from each."""
 NAMES = (*GROUP_MAPS, "members", "table", "refs", "due", "expiry")
 NUMBER = {name: number for number, name in enumerate(NAMES)}
+KINDS: dict[str, type[Map[int]]] = {"status": Statuses, "seats": Ones, "reserve": Ones, "priority": Zeros, "ungiven": Ones}
+"""Those in which a group that is not there has a value."""
 
 
 def maps_of(contents: list[dict[Any, Any]]) -> Maps:
     """Maps with these contents, in the order of NAMES."""
     journal = Journal()
     maps: list[Any] = [Map(i, journal, contents[i]) for i in range(len(GROUP_MAPS))]
-    maps[0] = Statuses(0, journal, contents[0])
+    for name, kind in KINDS.items():
+        maps[NUMBER[name]] = kind(NUMBER[name], journal, contents[NUMBER[name]])
     for name in ("alarm", "expires"):  # written by their calendars only
         maps[NUMBER[name]] = Logged(NUMBER[name], journal, contents[NUMBER[name]])
     key = maps[NUMBER["key"]]
@@ -139,7 +142,7 @@ class View(Mapping[Any, V]):
 
     def __init__(self, version: Version, name: str) -> None:
         self.version, self.number = version, NUMBER[name]
-        self.default = Statuses.default if name == "status" else MISSING
+        self.default = KINDS[name].default if name in KINDS else MISSING
 
     def __getitem__(self, k: Any) -> V:
         x = self.version.find(self.number, k)

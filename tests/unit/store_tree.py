@@ -20,6 +20,11 @@ CLOCKS = 5
 SEQUENCES = 2
 TOKENS = 7
 
+DEFAULTS = {"born": None, "status": 0, "seats": 1, "priority": 0}
+"""Maps of groups that are edited, and what a group that is not there reads as (None: KeyError)."""
+SPARSE = ("seats", "priority")
+"""Those of them that store no default."""
+
 small = st.integers(0, 7)
 operations = st.lists(st.tuples(small, small, small, small), max_size=12)
 drafts = st.lists(
@@ -32,7 +37,7 @@ drafts = st.lists(
 class Model:
     """One state, naively."""
 
-    maps: dict = field(default_factory=lambda: {"born": {}, "status": {}})
+    maps: dict = field(default_factory=lambda: {name: {} for name in DEFAULTS})
     tables: dict = field(default_factory=dict)  # (g, q) -> blocks
     refs: dict = field(default_factory=dict)  # block -> count, of used ones
     members: dict = field(default_factory=dict)  # g -> (live, next index); only of groups that forked
@@ -51,6 +56,8 @@ def check(state, model):
         assert view.to_dict() == content and len(view) == len(content) and dict(view.items()) == content
         for g in range(GROUPS):
             assert view.get(g, "none") == content.get(g, "none") and (g in view) == (g in content)
+            if DEFAULTS[name] is not None:
+                assert view[g] == content.get(g, DEFAULTS[name])
     assert {k: row(state.table, *((k, 0) if isinstance(k, int) else k)) for k in state.table} == {
         (g if q == 0 else (g, q)): blocks for (g, q), blocks in model.tables.items()
     }

@@ -1,9 +1,11 @@
 """Each collection of the draft against a naive model, on a tree of states: no branch disturbs another, no edit an old state."""
 
 from hypothesis import given
-from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, TOKENS, drafts, grow
+from hypothesis import strategies as st
+from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, TOKENS, drafts, grow, seed
 
 from kvproof.store.collections import Stack, cell_blocks, cells
+from kvproof.store.draft import Draft
 from kvproof.store.queues import Queue, Results, Twin
 
 
@@ -264,3 +266,20 @@ def test_twin():
     assert twin.has(3) and not twin.has(5) and twin[3] == 5
     twin.clear()
     assert not twin.has(3)
+
+
+@given(st.lists(st.integers(0, 9), max_size=10), st.sets(st.integers(0, 6)), st.sets(st.integers(0, 6)), st.booleans())
+def test_comparing_results_first_changes_no_answer(results, running, away, ordered):
+    """`compare` says yes of groups in the queue only, and `minus` answers as it does without."""
+    pair = tuple(10 * g for g in sorted(running)), tuple(sorted(running))
+    late = tuple(10 * g for g in sorted(away)), tuple(sorted(away))
+    given_ids = tuple(g for g in pair[1] if g not in away) if ordered else tuple(results)
+    compared, plain = Results(given_ids), Results(given_ids)
+    if compared.compare(pair, late):
+        assert set(given_ids) <= running
+    elif 2 * len(set(given_ids)) >= len(running):
+        assert not set(given_ids) <= running
+    key = Draft(seed()[0]).key
+    queue, idle = Queue(pair, key), Queue(((), ()), key)
+    for r in (compared, plain):
+        assert sorted(queue.minus(r, idle)) == sorted(running - set(given_ids))

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 from hypothesis import given
-from store_tree import GROUPS, check, drafts, grow, seed
+from store_tree import DEFAULTS, GROUPS, SPARSE, check, drafts, grow, seed
 
 from kvproof.core.config import Config
 from kvproof.store.draft import Draft, initial
@@ -12,15 +12,17 @@ from kvproof.store.draft import Draft, initial
 
 def edit(d, model, op):
     kind, g, value, which = op
-    g, name = g % GROUPS, "born" if which % 2 else "status"
-    content, edited = model.maps[name], getattr(d, name)
+    g, name = g % GROUPS, list(DEFAULTS)[which % 4]
+    content, edited, default = model.maps[name], getattr(d, name), DEFAULTS[name]
     if kind % 3 == 0:
         edited.discard(g)
         content.pop(g, None)
     elif kind % 3 == 1:
         edited[g] = content[g] = value
-    elif name == "status" or g in content:
-        assert edited[g] == content.get(g, 0)
+        if name in SPARSE and value == default:
+            del content[g]
+    elif default is not None or g in content:
+        assert edited[g] == content.get(g, default)
     else:
         with pytest.raises(KeyError):
             edited[g]
