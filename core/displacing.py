@@ -1,6 +1,6 @@
 """Priority: a head of the line that lacks blocks or seats displaces those that run and rank below it, as few as it needs."""
 
-from kvproof.core.profiles import has_room, has_seats
+from kvproof.core.profiles import has_room, has_seats, over_prompt_limit
 from kvproof.core.running import evict
 from kvproof.core.status import Status
 from kvproof.core.swapping import returning
@@ -34,16 +34,30 @@ def lacking(d: Draft, g: int) -> int:
     return returning(d, g)
 
 
+def kept_back(d: Draft, g: int, delayed: bool) -> bool:
+    """Would g, first of the line, not come in whoever makes way? `delayed`: have those that wait not waited long enough?"""
+    if d.plan.evicted(g):
+        return True
+    return d.status[g] == Status.WAITING and (delayed or over_prompt_limit(d, g, d.length[g]))
+
+
+def can_make_way(d: Draft, g: int, blocks: int) -> bool:
+    """Has g, which needs so many blocks, room without all that rank below it? The watermark is kept if anybody else runs."""
+    freed, seats = d.behind(g)
+    if d.rank(d.running.first()) < d.rank(g):
+        freed -= d.config.watermark_blocks
+    return blocks <= d.gpu.n + freed and d.seqs - seats + d.seats[g] <= d.config.max_num_seqs
+
+
 def displace(d: Draft) -> None:
-    """kvproof: nobody goes unless all that rank below the head together make room for it."""
-    if d.waiting.empty() and d.swapped.empty():
+    """kvproof: nobody goes unless all that rank below the head together make room for it, and it comes in then."""
+    if d.running.empty() or (d.waiting.empty() and d.swapped.empty()):
         return
     g = line_head(d)
-    if d.plan.evicted(g):
+    if kept_back(d, g, not d.waiting.empty() and d.delayed()):
         return
     blocks = lacking(d, g)
-    freed, seats = d.behind(g)
-    if blocks <= d.gpu.n + freed and d.seqs - seats + d.seats[g] <= d.config.max_num_seqs:
+    if can_make_way(d, g, blocks):
         d.repeat("displace", displace_next, g, blocks)
 
 

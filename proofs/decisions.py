@@ -61,7 +61,17 @@ def case_comeback() -> None:
     e = d.snap()
     run().assume(d.swapped.n >= 1)
     g = e.swapped.first()
-    prove(decisions.comeback(d, e, g, went_on=swapping.swap_in_next(d)), "swap_in_next")
+    holds = swapping.returning(d, g)
+    run().prove("infeasible_refused: what it needs, as the text says [swap_in_next]", holds == decisions.comes_with(e, g))
+    run().assume(holds == decisions.comes_with(e, g))
+    for what, a, b in (  # cuts: each predicate is what the text says
+        ("its turn", profiles.next_to_return(d, g), either(e.config.vllm_v0, decisions.ahead_of(e, g, e.waiting))),
+        ("back", both(swapping.may_come(d, g), profiles.has_room(d, holds)), decisions.returnable(e, g)),
+    ):
+        run().prove(f"one_queue: {what}, as the text says [swap_in_next]", iff(a, b))
+        run().assume(iff(a, b))
+    went_on = swapping.swap_in_next(d)
+    prove(decisions.comeback(d, e, g, went_on), "swap_in_next")
 
 
 def case_piece() -> None:

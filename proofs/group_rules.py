@@ -4,7 +4,7 @@ from typing import Any
 
 from kvproof.core.status import Status
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.frames import BLOCKS, PLAN_NUMBERS, frame_others, kept, others_keep_tables
+from kvproof.proofs.frames import BLOCKS, PLAN_NUMBERS, alone, frame_others, kept, others_keep_tables
 from kvproof.proofs.sym import forall, fresh, fresh_bool, run
 from kvproof.spec import effects
 from kvproof.spec.invariants import whole_prompts
@@ -324,6 +324,7 @@ COMPUTE_CONTRACT = Contract(
     ],
     _compute_post,
     lambda d: (fresh("g"), fresh("rest")),
+    lemma=lambda d, g, rest: alone(d, g),
 )
 
 

@@ -5,10 +5,11 @@ resource limit gives "unknown", which is never shown as proved; a failed obligat
 """
 
 import hashlib
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,28 @@ def check(log: list[Any], goal: Any, seed: int = 0, rlimit: int = RLIMIT, attemp
     return verdict
 
 
+TOGETHER = 8
+"""So many obligations of one place are tried at once: they share the facts, which take longer to read than most to prove."""
+
+
+def parts(goals: list[sym.Goal]) -> Iterator[list[sym.Goal]]:
+    """Goals of one place, a few at a time."""
+    for _, some in itertools.groupby(goals, key=lambda goal: goal[1]):
+        place = list(some)
+        yield from (place[i : i + TOGETHER] for i in range(0, len(place), TOGETHER))
+
+
+def verdicts(log: list[Any], goals: list[sym.Goal], seed: int) -> Iterator[tuple[str, str]]:
+    """(label, verdict) of each goal of a path, in order. What cannot be proved together is tried one by one."""
+    for part in parts(goals):
+        k = part[0][1]
+        together = z3.And(*[goal for _, _, goal in part])
+        if k < 0 or (len(part) > 1 and check(log[:k], together, seed, RLIMIT // 4, 1) == "unsat"):
+            yield from ((label, "unsat") for label, _, _ in part)
+        else:
+            yield from ((label, check(log[:k], goal, seed)) for label, _, goal in part)
+
+
 def prove_case(name: str, seed: int = 0, first_failure: bool = False) -> CaseResult:
     """Explore a case and check its obligations."""
     begin = time.perf_counter()
@@ -140,10 +163,9 @@ def prove_case(name: str, seed: int = 0, first_failure: bool = False) -> CaseRes
             case.run()
 
     for r in sym.explore(go):
-        for label, k, goal in r.goals:
+        for label, verdict in verdicts(r.log, r.goals, seed):
             theorem = theorem_of(label)
             counts[theorem] = counts.get(theorem, 0) + 1
-            verdict = "unsat" if k < 0 else check(r.log[:k], goal, seed)
             if verdict != "unsat":
                 failures.append(Failure(name, label, "".join("TF"[not b] for b in r.trail), verdict))
                 if first_failure:

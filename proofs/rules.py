@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from kvproof.proofs.block_shapes import ZERO
-from kvproof.proofs.sym import PathEnd, ZMap, forall, fresh, fresh_bool, run
+from kvproof.proofs.sym import PathEnd, ZMap, forall, fresh, fresh_bool, run, same_version
 from kvproof.spec.logic import both, either, implies, negate
 
 
@@ -41,17 +41,9 @@ def falls(after: tuple[Any, Any], before: tuple[Any, Any]) -> Any:
 
 def check_frame(name: str, d: Any, before: dict[str, Any], allowed: tuple[str, ...]) -> None:
     """Only declared parts have changed."""
-    changed = {k for k, v in d.versions().items() if not _same(v, before[k])}
+    changed = {k for k, v in d.versions().items() if not same_version(v, before[k])}
     if not changed <= set(allowed):
         raise UndeclaredError(f"{name} changes {sorted(changed - set(allowed))} undeclared")
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, tuple):
-        return all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if a is b:
-        return True
-    return isinstance(a, (bool, int)) and isinstance(b, (bool, int)) and a == b
 
 
 class Hoare:

@@ -159,7 +159,7 @@ for _name in ("displace", "displace_v0"):
     CONTRACTS[_name] = Contract(
         "displacing",
         _name,
-        EVICT,
+        (*EVICT, "delay"),
         lambda d, v0=_name == "displace_v0": [*before_running(d), ("helper: in its profile", d.config.vllm_v0 == v0)],
         _displace_post,
         lambda d: (),

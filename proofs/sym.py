@@ -11,9 +11,15 @@ from typing import Any
 
 import z3
 
+from kvproof.proofs import terms
+
 _fresh = itertools.count()
 _current: "Run | None" = None
 _depth = 0
+
+
+Goal = tuple[str, int, Any]
+"""An obligation: its label, how many facts precede it (-1: it is one of them), its term."""
 
 
 class PathEnd(Exception):  # noqa: N818
@@ -41,27 +47,27 @@ class Logic:
     @staticmethod
     def conj(xs: Any) -> "SBool":
         """And."""
-        return SBool(z3.And(*[raw(x) for x in xs]))
+        return SBool(terms.conj([raw(x) for x in xs]))
 
     @staticmethod
     def disj(xs: Any) -> "SBool":
         """Or."""
-        return SBool(z3.Or(*[raw(x) for x in xs]))
+        return SBool(terms.disj([raw(x) for x in xs]))
 
     @staticmethod
     def neg(x: Any) -> "SBool":
         """Not."""
-        return SBool(z3.Not(raw(x)))
+        return SBool(terms.neg(raw(x)))
 
     @staticmethod
     def iff(a: Any, b: Any) -> "SBool":
         """Equal truth values."""
-        return SBool(raw(a) == raw(b))
+        return SBool(terms.equal(raw(a), raw(b)))
 
     @staticmethod
     def ite(c: Any, a: Any, b: Any) -> Any:
         """If-then-else on integers or truth values."""
-        e = z3.If(raw(c), raw(a), raw(b))
+        e = terms.choose(raw(c), raw(a), raw(b))
         return SBool(e) if z3.is_bool(e) else SInt(e)
 
 
@@ -79,10 +85,10 @@ class SBool:
         return run().branch(self.e)
 
     def __eq__(self, o: object) -> "SBool":  # type: ignore[override]
-        return SBool(self.e == raw(o))
+        return SBool(terms.equal(self.e, raw(o)))
 
     def __ne__(self, o: object) -> "SBool":  # type: ignore[override]
-        return SBool(self.e != raw(o))
+        return SBool(terms.neg(terms.equal(self.e, raw(o))))
 
 
 class SInt:
@@ -96,13 +102,13 @@ class SInt:
         self.e = e
 
     def __add__(self, o: Any) -> "SInt":
-        return SInt(self.e + raw(o))
+        return SInt(terms.add(self.e, raw(o)))
 
     def __sub__(self, o: Any) -> "SInt":
-        return SInt(self.e - raw(o))
+        return SInt(terms.sub(self.e, raw(o)))
 
     def __rsub__(self, o: Any) -> "SInt":
-        return SInt(raw(o) - self.e)
+        return SInt(terms.sub(raw(o), self.e))
 
     def __neg__(self) -> "SInt":
         return SInt(-self.e)
@@ -113,22 +119,22 @@ class SInt:
     __radd__ = __add__
 
     def __eq__(self, o: object) -> SBool:  # type: ignore[override]
-        return SBool(self.e == raw(o))
+        return SBool(terms.equal(self.e, raw(o)))
 
     def __ne__(self, o: object) -> SBool:  # type: ignore[override]
-        return SBool(self.e != raw(o))
+        return SBool(terms.neg(terms.equal(self.e, raw(o))))
 
     def __lt__(self, o: Any) -> SBool:
-        return SBool(self.e < raw(o))
+        return SBool(terms.less(self.e, raw(o)))
 
     def __le__(self, o: Any) -> SBool:
-        return SBool(self.e <= raw(o))
+        return SBool(terms.most(self.e, raw(o)))
 
     def __gt__(self, o: Any) -> SBool:
-        return SBool(self.e > raw(o))
+        return SBool(terms.less(raw(o), self.e))
 
     def __ge__(self, o: Any) -> SBool:
-        return SBool(self.e >= raw(o))
+        return SBool(terms.most(raw(o), self.e))
 
 
 class Dual(SBool):
@@ -185,9 +191,8 @@ class ZMap:
 
     def havoc(self) -> None:
         """Forget everything."""
-        sorts = [z3.IntSort()] * self.arity + [z3.BoolSort() if self.truth else z3.IntSort()]
-        f = z3.Function(f"{self.name}!{next(_fresh)}", *sorts)
-        self.read = lambda *k: f(*k)
+        f = terms.function(f"{self.name}!{next(_fresh)}", self.arity, self.truth)
+        self.read = lambda *k: f(*k)  # a function of its own each time: its identity tells the version
 
     def fill(self, value: Any) -> None:
         """The same value everywhere."""
@@ -206,7 +211,7 @@ class ZMap:
 
     def __setitem__(self, k: Any, v: Any) -> None:
         k0, v0, old = [raw(x) for x in (k if isinstance(k, tuple) else (k,))], raw(v), self.read
-        self.read = lambda *k: z3.If(z3.And(*[a == b for a, b in zip(k, k0, strict=True)]), v0, old(*k))
+        self.read = lambda *k: terms.choose(terms.conj([terms.equal(a, b) for a, b in zip(k, k0, strict=True)]), v0, old(*k))
 
     def update(self, change: Callable[..., Any]) -> None:
         """A bulk write: `change(old, *k)` is the new value at k."""
@@ -222,9 +227,10 @@ class Run:
         self.trail: list[bool] = []
         self.pending: list[list[bool]] = []
         self.log: list[Any] = []
-        self.goals: list[tuple[str, int, Any]] = []
+        self.goals: list[Goal] = []
         self.decided: dict[int, tuple[Any, bool]] = {}
         self.notes: dict[str, Any] = {}
+        self.asked: dict[Any, list[tuple[Any, Any, Any]]] = {}  # questions and their answers so far
         self.known: dict[int, Any] = {}
         self.local: Local | None = None
         self.quick = z3.Solver()
@@ -323,13 +329,37 @@ class Local:
         return d
 
 
-def merged(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, on every path at once: for functions that only read, so that a question does not fork the caller."""
+def same_version(a: Any, b: Any) -> bool:
+    """Do these tell one version of (a part of) a draft?"""
+    if isinstance(a, tuple):
+        return all(same_version(x, y) for x, y in zip(a, b, strict=True))
+    if a is b:
+        return True
+    return isinstance(a, (bool, int)) and isinstance(b, (bool, int)) and a == b
+
+
+def merged(fn: Callable[..., Any], steady: bool = True) -> Callable[..., Any]:
+    """The function, on every path at once: for functions that only read, so that a question does not fork the caller.
+
+    steady: asked again about the same draft it gives the same answer, which is then the same term.
+    """
 
     def call(*args: Any) -> Any:
         r = run()
         if r.local is not None:
             return fn(*args)
+        if not steady:
+            return ask(r, *args)
+        d, *more = args
+        about, versions = [raw(x) for x in more], tuple(d.versions().values())
+        for others, then, answer in r.asked.setdefault(fn, []):
+            if all(a.eq(b) for a, b in zip(about, others, strict=True)) and same_version(versions, then):
+                return answer
+        answer = ask(r, *args)
+        r.asked[fn].append((about, versions, answer))
+        return answer
+
+    def ask(r: Run, *args: Any) -> Any:
         answers: list[tuple[Any, Any]] = []
         todo: list[list[bool]] = [[]]
         while todo:
