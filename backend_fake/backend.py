@@ -206,11 +206,14 @@ class FakeBackend:
         for k, ((g, q, start), part) in enumerate(zip(runs, tokens, strict=True)):
             stop, owner = start + len(part), q if owners is None else owners[k]
             row = self._gpu_row(g, owner, stop)
-            writer = self._writer(g, q)
             for i in range(start // size, len(row)):
                 if self.ledger.refs[row[i]] > 1:
-                    self._same_for_all(g, i, row[i], writer, range(max(start, i * size), min(stop, (i + 1) * size)))
-            cells += [(row[p // size], p % size, writer, p) for p in range(start, stop)]
+                    self._same_for_all(g, i, row[i], owner, range(max(start, i * size), min(stop, (i + 1) * size)))
+            writer = self._writer(g, q)
+            if owner == q:
+                cells += [(row[p // size], p % size, writer, p) for p in range(start, stop)]
+            else:
+                cells += [(row[p // size], p % size, self._expected(g, owner, p), p) for p in range(start, stop)]
         if cells:
             blocks, offsets, writers, positions = np.array(cells, dtype=np.int64).T
             self.gpu.write(blocks, offsets, writers, positions, np.concatenate(tokens), self.step)
@@ -232,14 +235,16 @@ class FakeBackend:
             writers = self._ancestors(wishes, [*starts, len(cells)], positions, writers)
         return Histories(self.gpu.read(blocks, writers, positions, wanted), positions, wanted, np.array(starts))
 
-    def _same_for_all(self, g: int, i: int, b: int, writer: int, positions: range) -> None:
-        """Block b, the i-th of several sequences of g, is written by this writer: do all of them expect that?"""
+    def _same_for_all(self, g: int, i: int, b: int, owner: int, positions: range) -> None:
+        """Block b, the i-th of several sequences of g, is written for one of them: do all of them expect the same?"""
         for q in self.sequences(g):
             row = self.ledger.row(g, q)
-            if i < len(row) and row[i] == b:
-                expected = {[serial for since, serial in self._line(g, q) if since <= p][-1] for p in positions}
-                if expected != {writer}:
-                    fail(Misuse.TWO_WRITERS, f"group {g} writes block {b}, which {self.ledger.refs[b]} sequences share")
+            if i < len(row) and row[i] == b and any(self._expected(g, q, p) != self._expected(g, owner, p) for p in positions):
+                fail(Misuse.TWO_WRITERS, f"group {g} writes block {b}, which {self.ledger.refs[b]} sequences share")
+
+    def _expected(self, g: int, q: int, position: int) -> int:
+        """Who must have written this position of q."""
+        return [serial for since, serial in self._line(g, q) if since <= position][-1]
 
     def _ancestors(self, wishes: Sequence[tuple[int, int, int]], bounds: list[int], positions: Ints, writers: Ints) -> Ints:
         """Who must have written each slot, where a history begins with that of the sequence it was forked from."""
@@ -272,12 +277,14 @@ class FakeBackend:
         return self._lineage.get((g, q), [(0, self._writer(g, q))])
 
     def _relate(self, recompute: Recompute) -> None:
-        """What two sequences have in common is written by the first of them."""
+        """What two sequences have in common is written by the first of them, but for the last token: if its result is lost, each
+        writes it again."""
         g = recompute.group
         line: list[tuple[int, int]] = []
         for q, common in recompute.kin:
-            line = [part for part in line if part[0] < common]
-            line.append((common, self._writer(g, q)))
+            since = min(common, recompute.length - 1)
+            line = [part for part in line if part[0] < since]
+            line.append((since, self._writer(g, q)))
             self._lineage[g, q] = list(line)
 
     def _forget_lineage(self, g: int) -> None:

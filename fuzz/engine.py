@@ -55,6 +55,7 @@ class Engine:
         state = self.state
         where = "in a prefill" if g in state.prefilling[1] else Status(state.status[g]).name.lower()
         self.events[f"aborted {where}"] += 1
+        self.events["siblings aborted in a prefill"] += not self.may_finish(g)
         self.events["aborted in flight"] += state.issued
         self.scheduler.abort(g)
         self._end_by_call(g)
@@ -87,6 +88,10 @@ class Engine:
         group.seats += len(group.live) == group.seats
         group.live.append(child)
         group.bound += 1
+
+    def may_finish(self, g: int) -> bool:
+        """Can one of its sequences end now, others going on? It runs."""
+        return len(self.memory.groups[g].live) == 1 or g not in self.state.prefilling[1]
 
     def may_fork(self, g: int, parent: int) -> bool:
         """Is this legal now?"""
@@ -140,7 +145,7 @@ class Engine:
         m.results = m.model.run(plan)
         lengths = {key: n for key, n in p.lengths.items() if key[0] in m.groups}
         m.made = [key for key, old in lengths.items() if m.length(*key) > old]
-        whole = {g for g, start, n in plan.prefills if start + n == p.tokens(g)}
+        whole = {g for g, _, _ in plan.prefills} - set(p.cut)
         wanted = sorted((g, q) for g in {*whole, *plan.decodes} for q in m.groups[g].live)
         equal("sequences that get a token", sorted(m.made), wanted)
         self._compare(m.made)
@@ -160,6 +165,7 @@ class Engine:
         `accepted`: (group, tokens) that lookahead gave, as the engine says, which may be more than there were slots for.
         """
         m, before = self.memory, self.state
+        again = {g for g in before.prefilling[1] if len(m.groups[g].live) > 1}  # none of these can be stopped alone
         m.take_back({key for key in m.made if key[0] in drop})
         for g, tokens in accepted:
             self._look_ahead(g, tokens)
@@ -172,7 +178,7 @@ class Engine:
         self.events["results of strangers"] += len(extra)
         m.plan, m.results, m.made = None, [], []
         for g, q in dict.fromkeys(stops):
-            if g in m.groups and q in m.groups[g].live and len(m.groups[g].live) > 1:
+            if g in m.groups and g not in again and q in m.groups[g].live and len(m.groups[g].live) > 1:
                 self._drop(g, q)
         for outcome in outcomes:
             g = outcome.group

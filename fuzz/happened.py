@@ -17,7 +17,16 @@ MUST = (
     *(f"preempted by {mode}" for mode in MODES),
     *("preempted for blocks", "preempted for priority"),
     *(f"forced by {mode}" for mode in MODES),
-    *("forced and ended", "delayed", "denied", "denied at random", "lookahead slots", "slots given back by a fork"),
+    *(
+        "siblings recomputed",
+        "siblings cut",
+        "siblings aborted in a prefill",
+        "delayed",
+        "denied",
+        "denied at random",
+        "lookahead slots",
+        "slots given back by a fork",
+    ),
     *("forks", "forks of a child", "forks to n", "forks not reached", "dropped sequences", "seat kept for a beam"),
     *("accepted > 1", "accepted too many", "accepted of strangers", "results missing", "results of strangers"),
     *(f"aborted {where}" for where in WHERE),
@@ -49,7 +58,8 @@ def of_pass(p: Pass) -> Counter[str]:
     out["idle"] = len(plan.idle)
     for g, mode in plan.preempted:
         out[f"forced by {mode}" if g in p.forced else f"preempted by {mode}"] += 1
-    out["forced and ended"] = sum(g in p.forced for g, _ in plan.ended)
+    out["siblings recomputed"] = sum(r.start == 0 for r in plan.recomputes)
+    out["siblings cut"] = sum(r.start > 0 for r in plan.recomputes)
     if p.chosen:
         out[f"preempted {cause(p)}"] += len(p.chosen)
     out["denied"] = sum(n - p.after.deny.get(g, 0) for g, n in p.before.deny.to_dict().items() if g not in dict(plan.ended))
@@ -64,7 +74,7 @@ def delayed(p: Pass) -> bool:
     waiting = p.before.waiting[1]
     if p.admitted or not waiting or not p.before.running[1] or p.waited(waiting):
         return False
-    return p.before.gpu_free - p.blocks(p.tokens(waiting[0])) >= p.config.watermark_blocks
+    return p.before.gpu_free - p.takes(waiting[0]) >= p.config.watermark_blocks
 
 
 def name(status: int) -> str:

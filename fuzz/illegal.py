@@ -73,6 +73,11 @@ def seatless(state: State) -> Iterable[int]:
     return (g for g in state.running[1] if len(state.members.get(g, ((0,), 1))[0]) == state.seats[g])
 
 
+def siblings(state: State) -> Iterable[int]:
+    """Of every group of several sequences in the middle of its prefill."""
+    return (g for g in state.prefilling[1] if len(state.members.get(g, ((0,),))[0]) > 1)
+
+
 def ended(state: State) -> Iterable[int]:
     """Of every group that has been and is no more."""
     return (g for g in range(state.ticket) if not state.status[g])
@@ -97,6 +102,7 @@ CALLS = {
     "abort of who has ended": Call(lambda s, g, q: s.abort(g), ended),
     "finish of who does not run": Call(lambda s, g, q: s.finish(g, q), not_running),
     "finish of who has ended": Call(lambda s, g, q: s.finish(g, q), ended),
+    "finish of one of several in a prefill": Call(lambda s, g, q: s.finish(g, s.state.members[g][0][0]), siblings),
     "finish of no such sequence": Call(lambda s, g, q: s.finish(g, NOBODY), running),
     "preempt in flight": Call(lambda s, g, q: s.preempt(g), running_in_flight),
     "preempt of who does not run": Call(lambda s, g, q: s.preempt(g, "swap"), not_running),

@@ -17,7 +17,7 @@ from kvproof.fuzz.world import World
 KEPT_MAX = 3
 RULES = (
     *("scene", "add", "beam", "urgent", "part way", "steps", "schedule", "commit", "commit some results", "commit accepted"),
-    *("engine stops", "abort", "fork", "finish", "preempt", "deny", "refused", "keep", "back", "drain"),
+    *("engine stops", "abort", "fork", "finish", "preempt", "again", "deny", "refused", "keep", "back", "drain"),
 )
 """What `Machine.fired` counts: each of them must happen."""
 
@@ -124,7 +124,7 @@ class Machine(Hands):
             self.fork_one(self.may_fork_of(g), 0)
         self.step()
         for _ in range(drops):
-            if g in self.running():
+            if g in self.running() and self.world.may_finish(g):
                 self.do("finish", g, self.world.memory.groups[g].live[-1])
 
     @precondition(lambda self: self.between and not self.crowded and self.running())
@@ -150,6 +150,24 @@ class Machine(Hands):
         for _ in range(4):
             self.step()
 
+    @precondition(lambda self: self.between and self.several())
+    @rule(choice=choices, then=st.sampled_from(("abort", "go on", "preempt")), mode=modes_of_force)
+    def again(self, choice: int, then: str, mode: str | None) -> None:
+        """Several sequences are recomputed; in the middle of it, if there is one, something else happens to them."""
+        g = pick(self.several(), choice)
+        self.do("preempt", g, "recompute", fires="again")
+        for _ in range(6):
+            if g in self.world.memory.groups and g not in self.world.state.prefilling[1]:
+                self.step()
+        if g in self.world.state.prefilling[1]:
+            if not self.world.may_finish(g):
+                self.do("refused", "finish of one of several in a prefill", g, 0)
+            if then == "preempt":
+                self.do("preempt", g, mode)
+            elif then == "abort":
+                self.do("abort", g)
+        self.step()
+
     @precondition(lambda self: self.between and self.may_fork())
     @rule(choice=choices, parent=choices, children=st.integers(1, 3))
     def fork(self, choice: int, parent: int, children: int) -> None:
@@ -165,7 +183,8 @@ class Machine(Hands):
     def finish(self, choice: int, sequence: int) -> None:
         """One sequence ends outside of a commit; one of several, if there are."""
         g = pick(self.several() or self.running(), choice)
-        self.do("finish", g, pick(self.world.memory.groups[g].live, sequence))
+        if self.world.may_finish(g):
+            self.do("finish", g, pick(self.world.memory.groups[g].live, sequence))
 
     @precondition(lambda self: self.between and self.running())
     @rule(some=st.lists(choices, min_size=1, max_size=3), mode=modes_of_force, steps=st.integers(0, 2))

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import attrs
 
@@ -48,7 +49,7 @@ class Pass:
     @property
     def cut(self) -> list[int]:
         """Those whose prompt is not complete after this step."""
-        return [g for g, start, n in self.plan.prefills if start + n < self.tokens(g)]
+        return [g for g, start, n in self.plan.prefills if start + n < self.work(g)]
 
     @property
     def asked(self) -> bool:
@@ -79,6 +80,28 @@ class Pass:
     def blocks(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
         return -(-tokens // self.config.block_size)
+
+    def texts(self, g: int) -> list[tuple[int, ...]]:
+        """The tokens of each live sequence of g before the pass."""
+        return [tuple(self.m.model.sequences[g, q].tokens(0, self.tokens(g)).tolist()) for q in self.m.groups[g].live]
+
+    def work(self, g: int) -> int:
+        """Tokens that a prefill of g computes: those of its sequences, what they begin with in common once."""
+        if len(self.m.groups[g].live) == 1:
+            return self.tokens(g)
+        texts = sorted(self.texts(g))
+        common = [
+            next((i for i, (a, b) in enumerate(zip(*pair, strict=True)) if a != b), self.tokens(g)) for pair in pairwise(texts)
+        ]
+        return self.tokens(g) * len(texts) - sum(common)
+
+    def takes(self, g: int) -> int:
+        """Blocks that g, which waits, takes: one for all that begin alike up to its end; the last is each one's own."""
+        full, size = self.blocks(self.tokens(g)), self.config.block_size
+        if len(self.m.groups[g].live) == 1:
+            return full
+        texts = self.texts(g)
+        return sum(len({text[: (i + 1) * size] for text in texts}) for i in range(full - 1)) + len(texts)
 
     def rows(self, g: int) -> list[list[int]]:
         """The tables of g before the pass."""
@@ -116,20 +139,16 @@ def budget(p: Pass, spent: int) -> None:
 
 def force(p: Pass, policy: Policy) -> None:
     """Whom events preempt goes first, in the order of the events and in the mode asked for, if that is possible."""
-    told, ended = list(p.plan.preempted), dict(p.plan.ended)
-    host = p.before.cpu_free
+    told, host = list(p.plan.preempted), p.before.cpu_free
     for g, mode in p.forced.items():
         live, size = len(p.m.groups[g].live), p.held([g])
         wish = policy.swaps(g, live) if mode is None else mode == "swap"
-        swaps = (wish or live > 1) and size <= host
+        swaps = wish and size <= host and (live == 1 or g not in p.before.prefilling[1])
         if p.config.vllm_v0 and swaps and told[:1] != [(g, "swap")]:
             swaps = False  # it asks for more host blocks than it uses
-        if swaps or live == 1:
-            equal("forced preemption", told[:1], [(g, "swap" if swaps else "recompute")])
-            told = told[1:]
-            host -= size * swaps
-        else:
-            equal(f"forced group {g}, which can neither be swapped nor recomputed, ends", g in ended, True)
+        equal("forced preemption", told[:1], [(g, "swap" if swaps else "recompute")])
+        told = told[1:]
+        host -= size * swaps
 
 
 def wishes(p: Pass) -> None:
@@ -214,14 +233,14 @@ def fitting(p: Pass) -> None:
         turn, fits, swapped = True, p.spent < c.max_num_batched_tokens, p.after.swapped[1]
     else:
         turn, swapped = not p.before.prefilled or not p.decoders(), p.before.swapped[1]
-        fits = not p.after.prefilled or p.spent + tokens <= c.max_num_batched_tokens
+        fits = not p.after.prefilled or p.spent + p.work(g) <= c.max_num_batched_tokens
     first = all(m.rank(g) < m.rank(h) for h in swapped)
     late = not runs or p.waited(waiting)
-    room = p.after.gpu_free - p.blocks(tokens) >= (c.watermark_blocks if runs else 0)
+    room = p.after.gpu_free - p.takes(g) >= (c.watermark_blocks if runs else 0)
     seats = sum(m.groups[h].seats for h in p.after.running[1]) + m.groups[g].seats
     if not (turn and first and late):
         return
-    if p.blocks(tokens) > c.num_gpu_blocks or m.groups[g].prompt > c.max_model_len:
+    if p.takes(g) > c.num_gpu_blocks or m.groups[g].prompt > c.max_model_len:
         fault("infeasible_refused", f"group {g} of {tokens} tokens waits, which can never come in")
     if fits and room and seats <= c.max_num_seqs:
         fault("who fits is admitted", f"group {g} of {tokens} tokens waits, {p.after.gpu_free} blocks are free")

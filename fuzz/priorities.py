@@ -44,7 +44,7 @@ def check(p: Pass) -> None:
         fault("displaced", f"{went} for {head}, which was preempted by force")
     if head in dict(p.plan.ended):
         fault("displaced", f"{went} for {head}, which can never come in")
-    need = p.blocks(p.tokens(head))
+    need = p.takes(head)
     if head in p.before.swapped[1]:
         need = p.held([head]) + (p.needs(head) if p.before.computed[head] == p.before.length[head] else 0)
     taken = [g for g in p.before.running[1] if g not in p.forced]

@@ -14,10 +14,9 @@ class WorkerError(RuntimeError):
 def _work(answer: Connection, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for the answer ends this process
     try:
-        message = (fn(*arguments), None)
+        answer.send((fn(*arguments), None))
     except Exception as error:
-        message = (None, error)
-    answer.send(message)
+        answer.send((None, error))
     answer.close()
 
 
@@ -28,7 +27,8 @@ def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) ->
     """
     context = get_context("forkserver")
     context.set_forkserver_preload([fn.__module__])
-    todo, live = list(reversed(tasks)), {}
+    todo = list(reversed(tasks))
+    live: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
     try:
         while todo or live:
             while todo and len(live) < jobs:
@@ -39,7 +39,6 @@ def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) ->
                 theirs.close()
                 live[ours] = (process, task)
             for ready in wait(list(live)):
-                assert isinstance(ready, Connection)
                 process, task = live.pop(ready)
                 yield task, _answer(ready, process, task)
     finally:
@@ -47,7 +46,7 @@ def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) ->
             process.terminate()
 
 
-def _answer(ready: Connection, process: Any, task: tuple[Any, ...]) -> Any:
+def _answer(ready: Any, process: Any, task: tuple[Any, ...]) -> Any:
     try:
         value, error = ready.recv()
     except EOFError:

@@ -125,9 +125,15 @@ def test_forced(last_pass):
     for told in (((0, "recompute"), (1, "recompute")), ((1, "recompute"), (0, "swap")), ((0, "swap"),)):
         with pytest.raises(Fault, match="forced preemption"):
             passes.force(replanned(p, preempted=told), policy)
-    p.m.groups[0].live.append(1)
-    with pytest.raises(Fault, match="forced group 0, which can neither be swapped nor recomputed, ends"):
+    with pytest.raises(Fault, match=r"forced preemption: \[\(0, 'swap'\)\] where \[\(0, 'recompute'\)\] is right"):
         passes.force(attrs.evolve(p, before=attrs.evolve(p.before, cpu_free=0)), policy)
+
+
+def test_what_siblings_recompute(last_pass):
+    """Three sequences of 5 tokens in blocks of 2: two have all in common, the third 4 with both."""
+    p = last_pass(("add", (3, 9)), *STEP, ("fork", (0, 0)), *STEP, ("fork", (0, 1)), ("schedule", ()))
+    assert len(p.m.groups[0].live) == 3 and p.tokens(0) == 5
+    assert (p.work(0), p.takes(0)) == (6, 5)
 
 
 def test_slots_that_nobody_may_wish_for(last_pass):
@@ -232,10 +238,10 @@ def test_for_whom_others_make_way_comes_in(last_pass):
         priorities.check(attrs.evolve(p, after=attrs.evolve(p.after, waiting=(keys, (2, 1)))))
 
 
-def test_who_cannot_be_preempted_makes_way_too(last_pass):
+def test_a_group_that_the_host_cannot_take_makes_way_too(last_pass):
     log = (("add", (3, 9)), ("add", (3, 9, 2)), *STEP, *STEP, ("add", (14, 3, 1, None, -9)), ("schedule", ()))
     p = last_pass(*log, priority=True, num_cpu_blocks=0)
-    assert (p.chosen, [g for g, _ in p.plan.ended], p.admitted) == ([0], [1], [2])
+    assert (p.plan.preempted, p.admitted) == (((1, "recompute"), (0, "recompute")), [2])
 
 
 def test_who_is_displaced_by_v0(last_pass):
