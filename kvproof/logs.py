@@ -3,9 +3,9 @@ time, and (DEBUG) for each pass. Blocks are counted in the state before, so noth
 """
 
 import logging
+from collections.abc import Sequence
 
 from kvproof.core.status import Status
-from kvproof.metrics import CAUSE
 from kvproof.reasons import blocks_of
 from kvproof.store.collections import row
 from kvproof.store.draft import State
@@ -29,11 +29,11 @@ def held(state: State, g: int) -> int:
     return len({b for q in live for b in row(state.table, g, q)})
 
 
-def tell_pass(before: State, after: State, plan: Plan) -> None:
-    """One pass: who was preempted (INFO) and what was decided (DEBUG)."""
-    for g, mode in plan.preempted:
+def tell_pass(before: State, after: State, plan: Plan, causes: Sequence[str]) -> None:
+    """One pass: who was preempted and why (INFO), and what was decided (DEBUG)."""
+    for (g, mode), cause in zip(plan.preempted, causes, strict=True):
         log.info(
-            *("pass %d: request %d preempted by %s, cause %s: %s %s", plan.epoch, g, mode, CAUSE),
+            *("pass %d: request %d preempted by %s, cause %s: %s %s", plan.epoch, g, mode, cause),
             *(blocks_of(held(before, g)), MOVED[mode]),
         )
     if log.isEnabledFor(logging.DEBUG):

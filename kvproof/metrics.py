@@ -5,7 +5,7 @@ not take them back. Gauges are those of the present state. Both may be read from
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,8 +18,8 @@ from kvproof.store.plan import Plan
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
-CAUSE = "blocks"
-"""Why a request is preempted: another needs its blocks. There is no other cause yet."""
+CAUSES = ("blocks", "priority", "blocks or priority", "event")
+"""Why a request is preempted: another that ran needed its blocks; one of higher priority came in, or is to; an event said so."""
 MODES = ("recompute", "swap")
 ENDS = tuple(status for status in Status if status >= Status.FINISHED_STOPPED)
 TIMES = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -57,7 +57,7 @@ class Metrics:
     copied: int
     """Blocks moved to the host, moved back, and copied on write."""
     preemptions: Mapping[tuple[str, str], int]
-    """(mode, cause) -> how often. Modes: "recompute", "swap"; causes: "blocks"."""
+    """(mode, cause) -> how often. Modes: "recompute", "swap"; causes: `CAUSES`."""
     ended: Mapping[Status, int]
     """Requests by how they ended."""
     ended_by_preemptions: tuple[int, ...]
@@ -71,6 +71,15 @@ class Metrics:
         return sum(self.preemptions.values())
 
 
+def causes_of(plan: Plan, forced: Container[int], priority: bool) -> tuple[str, ...]:
+    """Why each of the victims of a pass went. `forced`: those that events preempt; `priority`: does priority displace?
+
+    A step of prefills needs nobody's blocks for those that run. In one that decodes it is not known of whom priority made way.
+    """
+    usual = "blocks" if not priority else "blocks or priority" if plan.decode else "priority"
+    return tuple("event" if g in forced else usual for g, _ in plan.preempted)
+
+
 class Tally:
     """The counters of one scheduler. `passes`, and `decode_tokens` of a pass that only decodes, are counted by the scheduler."""
 
@@ -82,20 +91,21 @@ class Tally:
     def __init__(self) -> None:
         self.passes = self.prefill_tokens = self.decode_tokens = self.first_tokens = 0
         self.swapped_out = self.swapped_in = self.copied = 0
-        self.preemptions = {(mode, CAUSE): 0 for mode in MODES}
+        self.preemptions = {(mode, cause): 0 for mode in MODES for cause in CAUSES}
         self.ended = dict.fromkeys(ENDS, 0)
         self.times = [0] * (len(TIMES) + 1)
         self.times_sum = 0
 
-    def passed(self, plan: Plan, spent: int, sampled: int) -> None:
-        """A pass that did more than decode: its plan, the tokens of its budget that it used, the prefills that it completed."""
+    def passed(self, plan: Plan, causes: Sequence[str], spent: int, sampled: int) -> None:
+        """A pass that did more than decode: its plan, why each of its victims went, the tokens of its budget that it used, the
+        prefills that it completed."""
         computed = sum(n for _, _, n in plan.prefills)
         if computed:
             self.prefill_tokens += computed
             self.first_tokens += sampled
         self.decode_tokens += spent - computed
-        for _, mode in plan.preempted:
-            self.preemptions[mode, CAUSE] += 1
+        for (_, mode), cause in zip(plan.preempted, causes, strict=True):
+            self.preemptions[mode, cause] += 1
         self.swapped_out += len(plan.swap_out)
         self.swapped_in += len(plan.swap_in)
         self.copied += len(plan.copy)

@@ -15,6 +15,7 @@ from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.logs import log, tell_pass
+from kvproof.metrics import causes_of
 from kvproof.observed import Observed
 from kvproof.reasons import reason
 from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, BySize, Draft, Policy
@@ -200,11 +201,12 @@ class Scheduler(Observed):
         tally = self._tally
         tally.passes += 1
         if draft.pieces or draft.victims or draft.resumes or draft.copy:
-            tally.passed(plan, d.spent, len(state.sampling[1]))
+            causes = causes_of(plan, dict(forced), self.config.priority) if plan.preempted else ()
+            tally.passed(plan, causes, d.spent, len(state.sampling[1]))
         else:
             tally.decode_tokens += d.spent
         if log.isEnabledFor(INFO if draft.victims else DEBUG):
-            tell_pass(before, state, plan)
+            tell_pass(before, state, plan, causes_of(plan, dict(forced), self.config.priority))
         if self._watched:
             self._keep(plan)
         return plan

@@ -26,6 +26,14 @@ ARGUMENTS: Arguments = {
         "drop d.twin.clear()",
     ): "As for move_group_out: a pass that brings a group in has moved nobody out, so the "
     "host blocks of groups brought in before are free and nobody takes them.",
+    (
+        "blocks.rebuild_sequence",
+        "common >= tokens: to ==",
+    ): "A sequence has no more tokens in common than it has: it was given `common` when it had so many, and tokens only grow.",
+    (
+        "blocks.rebuild_sequence",
+        "common >= tokens: - 1",
+    ): "Where the mutant takes the other branch, it sets common to what it is.",
     ("groups.forget", "drop d.status[g] = Status.ABSENT"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> WAITING"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> FINISHED_IGNORED"): FORGOTTEN,

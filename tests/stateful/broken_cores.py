@@ -4,6 +4,7 @@ from broken_features import FEATURES
 
 from kvproof.core import admission, blocks, displacing, groups, running, schedule, swapping
 from kvproof.core.status import Status
+from kvproof.store.collections import Members
 from kvproof.store.draft import Draft
 
 
@@ -74,7 +75,7 @@ BROKEN = {
 }
 """Broken function -> the real one, and words of which one is in what the machine says of it."""
 
-PLACES = (admission, blocks, displacing, groups, running, schedule, swapping, Draft)
+PLACES = (admission, blocks, displacing, groups, running, schedule, swapping, Draft, Members)
 
 
 def switch_in(monkeypatch, broken):

@@ -1,7 +1,8 @@
 """Cores broken in one function each: groups of several sequences, priorities, cut prompts, lookahead, delay, denials, events."""
 
-from kvproof.core import admission, displacing, groups, running, schedule
+from kvproof.core import admission, blocks, displacing, groups, running, schedule
 from kvproof.core.status import Status
+from kvproof.store.collections import Members
 from kvproof.store.draft import Draft
 
 
@@ -126,13 +127,36 @@ def force_as_the_policy_wishes(d, g, mode):
     REAL["force"](d, g, 0)
 
 
-REAL = {
+def siblings_share_their_last_block(d, q, g, origin, common, tokens):
+    """A recompute lets two go on in one block."""
+    shared = d.full_blocks(min(common, tokens))
+    d.each_index("share_again", shared, blocks.share_block, g, origin, q)
+    d.times("take_rest", d.blocks_for(tokens) - shared, blocks.take_block, q, g)
+
+
+def siblings_share_nothing_again(d, q, g, origin, common, tokens):
+    """A recompute takes blocks of its own for each."""
+    d.times("take_rest", d.blocks_for(tokens), blocks.take_block, q, g)
+
+
+def siblings_count_as_one(d, g, tokens):
+    """Only the first of them is computed again."""
+    return tokens
+
+
+def a_child_has_nothing_in_common(members, g, parent, tokens):
+    """Who its parent is, is forgotten."""
+    return REAL["add_member"](members, g, parent, 0)
+
+
+REAL: dict = {
     f.__name__: f
     for f in (
         *(groups.fork, groups.finish_sequence, groups.add),
         *(displacing.displace_next, running.can_append, running.force),
     )
 }
+REAL["add_member"] = Members.add
 
 FEATURES = {
     fork_forgets_the_seat: (groups.fork, ("seats", "token counts")),
@@ -150,5 +174,9 @@ FEATURES = {
     deny_never_ends: (Draft.denies, ("denials", "every_request_ends")),
     delay_is_forgotten: (Draft.delayed, ("delay",)),
     force_as_the_policy_wishes: (running.force, ("forced",)),
+    siblings_share_their_last_block: (blocks.rebuild_sequence, ("invariants", "no_shared_write", "BackendError")),
+    siblings_share_nothing_again: (blocks.rebuild_sequence, ("BackendError", "TypeError", "invariants")),
+    siblings_count_as_one: (Draft.work, ("sequences that get a token", "cut prompts")),
+    a_child_has_nothing_in_common: (Members.add, ("token budget", "sequences that get a token", "cut prompts", "BackendError")),
 }
 """Broken function -> the real one, and words of which one is in what the machine says of it."""

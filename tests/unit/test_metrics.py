@@ -49,13 +49,42 @@ def test_counters_are_the_sums_over_plans_and_outcomes(config, mode, some):
     assert (m.passes, m.prefill_tokens, m.decode_tokens) == (count["passes"], count["prefill"], count["decode"])
     assert m.generation_tokens == count["decode"] + count["first"]
     assert (m.swapped_out, m.swapped_in, m.copied) == (count["out"], count["in"], count["copy"])
-    assert m.preemptions == {(how, "blocks"): n for how, n in by_mode.items()}
+    assert {how: sum(n for (mode, _), n in m.preemptions.items() if mode == how) for how in by_mode} == by_mode
     assert m.preemptions_total == sum(by_mode.values())
     assert m.ended == {status: sum(o.status == status for o in outcomes) for status in FINISHED_REASON}
     times = [o.recomputed + o.swapped for o in outcomes]
     bounds = zip((-1, *TIMES), (*TIMES, max(times, default=0) + TIMES[-1]), strict=True)
     assert m.ended_by_preemptions == tuple(sum(low < n <= high for n in times) for low, high in bounds)
     assert m.preemptions_of_ended == sum(times)
+
+
+@pytest.mark.parametrize(("priority", "cause"), [(0, "blocks"), (-1, "priority")])
+def test_why_a_request_was_preempted(priority, cause):
+    """One that runs needs its blocks; or one comes that ranks above it; or an event says so."""
+    s = Scheduler(Config(num_gpu_blocks=4, num_cpu_blocks=4, block_size=2, priority=priority < 0))
+    s.add_request(3, 9)
+    s.add_request(3, 9)
+    s.schedule()
+    s.commit()
+    if priority:
+        s.add_request(4, 2, priority=priority)
+    for _ in range(2):
+        s.schedule()
+        s.commit()
+    assert {key for key, n in s.metrics().preemptions.items() if n} == {("recompute", cause)}
+    s.preempt(s.state.running[1][0], "swap")
+    s.schedule()
+    assert {key for key, n in s.metrics().preemptions.items() if n} == {("recompute", cause), ("swap", "event")}
+
+
+def test_with_priorities_a_step_that_decodes_does_not_tell():
+    s = Scheduler(Config(num_gpu_blocks=4, num_cpu_blocks=0, block_size=2, priority=True))
+    s.add_request(3, 9)
+    s.add_request(3, 9)
+    for _ in range(3):
+        s.schedule()
+        s.commit()
+    assert {key for key, n in s.metrics().preemptions.items() if n} == {("recompute", "blocks or priority")}
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
