@@ -110,9 +110,10 @@ def trim_next(d: Draft, g: int, q: int) -> bool:
     return True
 
 
-def fork(d: Draft, g: int, parent: int) -> int:
+def fork(d: Draft, g: int, parent: int, own: int) -> int:
     """A child of sequence `parent` joins running group g and shares all its blocks; returns its sequence index.
 
+    It has the tokens of its parent, but for the last `own` of them: 0, or 1 if that one was sampled for it anew.
     Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left. It costs no block;
     lookahead slots that nobody has written are given back, so that both tables end with the tokens so far.
     """
@@ -120,13 +121,14 @@ def fork(d: Draft, g: int, parent: int) -> int:
     require(d.status[g] == Status.RUNNING, "the group is not running")
     require(not d.prefilling.has(g), "the group is in its prefill")
     require(d.members.has(g, parent), "no such sequence")
+    require(own == 0 or own == 1, "own must be 0 or 1")
     if d.members.count(g) == d.seats[g]:
         require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
         d.seats[g] += 1
         d.seqs += 1
     if d.config.num_lookahead_slots > 0 and d.members.count(g) == 1:
         d.repeat("trim", trim_next, g, parent)
-    child = d.members.add(g, parent, d.clock - d.born[g])
+    child = d.members.add(g, parent, d.clock - d.born[g] - own)
     d.decoders += 1
     d.each_index("share", d.table.size(g, parent), share_block, g, parent, child)
     d.due.move(g, d.clock)

@@ -76,7 +76,7 @@ class Engine:
         kept = size = len(m.told.rows[g][parent])
         if self.config.num_lookahead_slots and len(group.live) == 1:
             kept = max(1, -(-(m.length(g, parent) - 1) // self.config.block_size))
-        child = self.scheduler.fork(g, parent)
+        child = self.scheduler.fork(g, parent, same_token=True)
         self.events["forks"] += 1
         self.events["forks of a child"] += parent > 0
         self.events["slots given back by a fork"] += kept < size
@@ -199,7 +199,8 @@ class Engine:
         assert m.plan is not None
         written = m.length(g, group.live[0]) - 1
         slots = self.config.block_size * len(m.told.rows[g][group.live[0]])
-        most = min(slots - written, group.limit - written - 1) if m.plan.decode else 0
+        decoded = m.plan.decode and g not in {h for h, _, _ in m.plan.prefills}
+        most = min(slots - written, group.limit - written - 1, self.config.num_lookahead_slots) if decoded else 0
         more = max(0, min(tokens - 1, most))
         self.events["accepted > 1"] += more > 0
         self.events["accepted too many"] += tokens - 1 > most

@@ -58,7 +58,7 @@ class FakeEngine:
 
     def fork(self, g: int, parent: int) -> int:
         """A child of a sequence; returns its index."""
-        child = self.scheduler.fork(g, parent)
+        child = self.scheduler.fork(g, parent, same_token=True)
         self.forks.setdefault(g, []).append((self.model.sequences[g, parent].length, parent))
         self.model.fork(g, parent, child)
         self.watch(self.scheduler.state)

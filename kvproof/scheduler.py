@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import attrs
 
 from kvproof.core import groups, schedule
-from kvproof.core.config import Config
+from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.logs import log, tell_pass
@@ -50,11 +50,15 @@ class Outcome:
         return self.tokens - self.prompt_tokens
 
 
+POLICIES: dict[str | None, type[Policy]] = {None: BySize, "recompute": AlwaysRecompute, "swap": AlwaysSwap}
+
+
 def policy_of(preemption_mode: str | None) -> type[Policy]:
     """The policy for a `preemption_mode`: null recomputes a group of one sequence and swaps larger ones."""
-    if preemption_mode is None:
-        return BySize
-    return AlwaysSwap if preemption_mode == "swap" else AlwaysRecompute
+    try:
+        return POLICIES[preemption_mode]
+    except (KeyError, TypeError):
+        raise ConfigError(f'preemption_mode: must be None, "recompute" or "swap", got {preemption_mode!r}') from None
 
 
 class Scheduler(Observed):
@@ -225,9 +229,12 @@ class Scheduler(Observed):
         of an aborted request is dropped;
         one of a request that was never added raises Rejected.
         """
-        ids = EVERYBODY if results is None else Results(map(first, results))
+        try:
+            ids = EVERYBODY if results is None else Results(map(first, results))
+        except (TypeError, IndexError, KeyError):
+            raise Rejected("results must be tuples that begin with the id of a request") from None
         ended = tuple(ended)
-        more = tuple((g, tokens - 1) for g, tokens in accepted) if accepted else ()
+        more = self._more(accepted, ids) if accepted else ()
         d = self._open()
         try:
             if ids.ids and not ids.compare(self.state.running, self.state.prefilling):
@@ -246,6 +253,16 @@ class Scheduler(Observed):
         outcomes, self._outcomes = self._outcomes, ()
         return list(outcomes)
 
+    def _more(self, accepted: Iterable[tuple[int, int]], ids: Results) -> tuple[tuple[int, int], ...]:
+        """(id, tokens beyond the first) of those that decoded and have a result, as far as lookahead slots go."""
+        state, most, out = self.state, self.config.num_lookahead_slots, []
+        for g, tokens in accepted:
+            if type(tokens) is not int or tokens < 1:
+                raise Rejected("accepted tokens must be an integer >= 1")
+            if (ids.ids is None or g in ids.ids) and g not in state.sampling[1]:
+                out.append((g, min(tokens - 1, most)))
+        return tuple(out)
+
     def abort(self, g: int) -> None:
         """End a request now, in whatever status it is; its outcome comes with the next commit."""
         d = self._open()
@@ -258,14 +275,15 @@ class Scheduler(Observed):
         if self._check:
             self._verify("abort")
 
-    def fork(self, g: int, parent: int = 0) -> int:
+    def fork(self, g: int, parent: int = 0, same_token: bool = False) -> int:
         """A sequence of running group g forks; returns the child's index. Legal between commit and schedule.
 
-        The child's table is its parent's; no plan announces it.
+        The child's table is its parent's; no plan announces it. It has its parent's tokens, but perhaps not the last one, which
+        no slot holds yet: siblings may sample one each. `same_token`: it has that too, and a recompute computes it once.
         """
         d = self._open()
         try:
-            child = groups.fork(d, g, parent)
+            child = groups.fork(d, g, parent, 0 if same_token else 1)
         except BaseException:
             self._undo(d)
             raise
@@ -276,12 +294,18 @@ class Scheduler(Observed):
 
     def preempt(self, g: int, mode: str | None = None) -> None:
         """The next pass preempts running request g before all else, by "recompute", by "swap", or (None) as the policy wishes."""
+        if self._busy:
+            raise Rejected("a call is in progress")
         if self.state.status[g] != Status.RUNNING or self.state.issued:
             raise Rejected("the request is not running, or a step is in flight")
-        self._forced = {**self._forced, g: (None, "recompute", "swap").index(mode)}
+        if mode not in POLICIES:
+            raise Rejected(f'mode must be None, "recompute" or "swap", got {mode!r}')
+        self._forced = {**self._forced, g: list(POLICIES).index(mode)}
 
     def deny_append(self, g: int, count: int = 1) -> None:
         """For tests: the next `count` times that a pass asks whether g can append, the answer is no, as if blocks lacked."""
+        if type(count) is not int:
+            raise Rejected("count must be an integer >= 1")
         d = self._open()
         try:
             groups.deny_append(d, g, count)

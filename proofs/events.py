@@ -176,11 +176,11 @@ RULES["share"] = Rule((*BLOCKS, "plan"), _share_inv)
 
 def case_fork() -> None:
     """A child shares all blocks of its parent, and has its tokens."""
-    d, g, parent = start(), fresh("g"), fresh("parent")
+    d, g, parent, own = start(), fresh("g"), fresh("parent"), fresh("own")
     e = d.snap()
     seat = either(d.members.n[g] != d.seats[g], d.seqs < d.config.max_num_seqs)
-    enabled = both(negate(d.issued), decodes(d, g), d.members.has_[g, parent], seat)
-    child = guarded(enabled, groups.fork, d, g, parent)
+    enabled = both(negate(d.issued), decodes(d, g), d.members.has_[g, parent], seat, own >= 0, own <= 1)
+    child = guarded(enabled, groups.fork, d, g, parent, own)
     prove(effects.everything(d), "after fork")
     t = d.table
     prove(
@@ -209,6 +209,10 @@ def case_fork() -> None:
             (
                 "fork_shares: it is a new live sequence",
                 both(d.members.has_[g, child], negate(e.members.has_[g, child]), d.members.n[g] == e.members.n[g] + 1),
+            ),
+            (
+                "fork_shares: it has its parent's tokens, but for its own",
+                both(d.members.origin[g, child] == parent, d.members.common[g, child] == tokens_of(e, g) - own),
             ),
             ("status_graph: nobody moves", forall(1, lambda h: d.status[h] == e.status[h], lambda h: [[d.status[h]]])),
             (

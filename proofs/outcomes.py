@@ -20,8 +20,9 @@ ENABLED: dict[str, Callable[..., bool]] = {
         prompt >= 1 and limit > prompt and 1 <= reserve <= seats <= e.config.max_num_seqs
     ),
     "abort": lambda e, g: bool(unfinished(e, g)),
-    "fork": lambda e, g, parent: bool(
+    "fork": lambda e, g, parent, own: bool(
         not e.issued
+        and own in (0, 1)
         and decodes(e, g)
         and e.members.has_[g, parent]
         and (e.members.n[g] != e.seats[g] or e.seqs < e.config.max_num_seqs)
@@ -73,7 +74,7 @@ def _row(d: Any, g: int, q: int) -> list[int]:
 
 
 def _fork(d: Any, e: Any, x: Any, child: int) -> list[Clause]:
-    g, parent = x
+    g, parent, own = x
     born = d.members.has_[g, child] and not e.members.has_[g, child] and d.members.n[g] == e.members.n[g] + 1
     return [
         (
@@ -82,6 +83,10 @@ def _fork(d: Any, e: Any, x: Any, child: int) -> list[Clause]:
         ),
         ("fork_shares: it costs no block", d.gpu.n >= e.gpu.n and d.cpu.n == e.cpu.n),
         ("fork_shares: it is a new live sequence", born),
+        (
+            "fork_shares: it has its parent's tokens, but for its own",
+            d.members.origin[g, child] == parent and d.members.common[g, child] == tokens_of(e, g) - own,
+        ),
         (
             "budget_exact: it takes a seat of its group, or one more",
             d.seats[g] == e.seats[g] + (e.members.n[g] == e.seats[g]),

@@ -126,12 +126,12 @@ def actions(state: State, r: random.Random) -> list[Action]:
     out += [("deny_append", g, r.choice((0, 1))) for g in r.sample([*known, 99], 1)]
     out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
     out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]
-    out += [("fork", *p) for p in r.sample(pairs, min(len(pairs), 2))]
+    out += [("fork", *p, r.choice((0, 0, 1, 1, 2, -1))) for p in r.sample(pairs, min(len(pairs), 2))]
     for g in (*state.prefilling[1][:1], *state.swapped[1][:1], *state.waiting[1][:1]):
-        out += [("fork", g, 0), ("finish_sequence", g, 0), ("forget", g)]
+        out += [("fork", g, 0, 0), ("finish_sequence", g, 0), ("forget", g)]
     out += [("forget", g) for g in known if state.status[g] > 3][:2]
     odd = r.choice([*known, state.ticket, 99])
-    out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1))), ("finish_sequence", odd, r.choice((0, 1, 5)))]
+    out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1)), 1), ("finish_sequence", odd, r.choice((0, 1, 5)))]
     return list(dict.fromkeys(out))
 
 

@@ -2,7 +2,8 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import get_context
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -13,11 +14,24 @@ class WorkerError(RuntimeError):
 
 def _work(answer: Connection, fn: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever waits for the answer ends this process
+    value, failure = None, None
     try:
-        answer.send((fn(*arguments), None))
+        value = fn(*arguments)
     except Exception as error:
-        answer.send((None, error))
-    answer.close()
+        failure = error
+    with suppress(OSError):  # nobody listens any more
+        answer.send((value, failure))
+        answer.close()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """What is started here never sees Ctrl-C; this process sees it afterwards."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -27,6 +41,8 @@ def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) ->
     """
     context = get_context("forkserver")
     context.set_forkserver_preload([fn.__module__])
+    with _undisturbed():
+        forkserver.ensure_running()
     todo = list(reversed(tasks))
     live: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
     try:

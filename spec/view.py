@@ -106,7 +106,9 @@ class Prefixes:
 
     def __getitem__(self, k: tuple[int, int, int]) -> tuple[int, int, int]:
         g, q, n = k
-        while self.members.origin[g, q] != -1 and n <= self.members.common[g, q]:
+        for _ in self.members.kin[g]:  # so many steps at most, even where the line of a broken state is a circle
+            if self.members.origin[g, q] == -1 or n > self.members.common[g, q]:
+                break
             q = self.members.origin[g, q]
         return g, q, n
 

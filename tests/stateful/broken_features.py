@@ -6,10 +6,10 @@ from kvproof.store.collections import Members
 from kvproof.store.draft import Draft
 
 
-def fork_forgets_the_seat(d, g, parent):
+def fork_forgets_the_seat(d, g, parent, own):
     """A child takes no seat."""
     seats, seqs = d.seats[g], d.seqs
-    child = REAL["fork"](d, g, parent)
+    child = REAL["fork"](d, g, parent, own)
     d.seats[g], d.seqs = seats, seqs
     return child
 

@@ -59,7 +59,7 @@ def call(s: Scheduler, kind: int, a: int, b: int):
         if kind == 3 and unfinished:
             return s.abort(unfinished[a % len(unfinished)])
         if kind == 4 and state.running[1]:
-            return s.fork(state.running[1][a % len(state.running[1])], b % 2)
+            return s.fork(state.running[1][a % len(state.running[1])], b % 2, a % 2 == 1)
         running = state.running[1]
         if kind == 7 and running:
             return s.finish(running[a % len(running)], b % 2)

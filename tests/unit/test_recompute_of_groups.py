@@ -116,6 +116,35 @@ def test_whatever_happened_before(moves, block_size, budget, chunked):
     assert scheduler.state.gpu_free == scheduler.config.num_gpu_blocks
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("block_size", [1, 2, 3, 4])
+def test_siblings_may_have_first_tokens_of_their_own(block_size, chunked):
+    """Each samples its own from one prefill: they have only the prompt in common, whatever is recomputed."""
+
+    def run(preempt_at: int) -> list[list[int]]:
+        e = engine(block_size, 9, chunked)
+        g = e.add("a", PROMPT, OUTPUT, 1)
+        e.step()
+        for child in (1, 2):
+            assert e.scheduler.fork(g) == child
+            e.model.fork(g, 0, child)
+            e.model.output(g, child)[-1] += child
+        for step in range(60):
+            if step == preempt_at:
+                work = different(e, g)
+                e.scheduler.preempt(g, "recompute")
+            plan = e.step().plan
+            if step == preempt_at + 1:
+                assert plan.recomputes[0].kin == ((0, 0), (2, PROMPT), (1, PROMPT))
+                assert sum(plan.recomputes[0].length - common for _, common in plan.recomputes[0].kin) == work
+        assert not e.scheduler.unfinished
+        return [e.model.output(g, q) for q in range(3)]
+
+    free = run(99)
+    assert len({tuple(tokens) for tokens in free}) == 3
+    assert all(run(step) == free for step in range(6))
+
+
 def test_in_the_middle_of_it_the_group_is_not_swapped_and_may_be_aborted():
     e = FakeEngine(Config(num_gpu_blocks=30, num_cpu_blocks=30, block_size=2, max_num_seqs=4, max_num_batched_tokens=4), "swap")
     g = e.add("a", PROMPT, OUTPUT, 3)

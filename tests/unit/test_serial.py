@@ -74,7 +74,7 @@ def test_the_types_are_those_of_the_store():
     rows = state.table.to_dict()
     assert set(rows) == {0, 1, (0, 1)} and all(type(blocks) is list and n == len(blocks) for blocks, n in rows.values())
     assert rows[0][0] == rows[0, 1][0] and rows[0][0] is not rows[0, 1][0]
-    assert state.members.to_dict() == {0: ((0, 1), 2, ((0, 0), (1, 7)))}
+    assert state.members.to_dict() == {0: ((0, 1), 2, ((0, 0), (1, 6)))}
     assert all(type(bucket) is set for name in ("due", "expiry") for bucket in getattr(state, name).to_dict().values())
     assert state.running == ((0, 1), (0, 1)) and type(state.issued) is bool and state.gpu[0] == state_to_json(state)["gpu"][0]
 
