@@ -9,7 +9,17 @@ Record = dict[str, Any]
 
 MAPS = ("swap_out_map", "swap_in_map", "copy_map", "tables", "new_blocks")
 """What `--maps` adds. Compared only where it is expected."""
-ABSENT = "nothing"
+
+
+class Absent:
+    """What is not there."""
+
+    def __repr__(self) -> str:
+        """A word without quotes: no value."""
+        return "nothing"
+
+
+ABSENT = Absent()
 
 
 @attrs.frozen
@@ -22,6 +32,8 @@ class Difference:
     got: Any
     before: Record | None
     record: Record | None
+    others: tuple[str, ...] = ()
+    """Further fields of this step that differ."""
 
     def lines(self) -> list[str]:
         """For people: what differs, then the state around it."""
@@ -30,6 +42,10 @@ class Difference:
             if record is not None and "queues" in record:
                 queues = ", ".join(f"{name} {members}" for name, members in record["queues"].items())
                 out.append(f"  {when}: step {record['step']}: {queues}; free GPU {record['free_gpu']}, host {record['free_cpu']}")
+        if self.others:
+            out.append(f"  here: {', '.join(self.others)} differ too")
+        elif self.expected is not ABSENT and self.got is not ABSENT:
+            out.append("  here: all other fields agree")
         if self.record is not None and "scheduled" in self.record:
             out.append(f"  here: scheduled {self.record['scheduled']}, preempted {self.record['preempted']}")
         return out
@@ -61,11 +77,11 @@ class Comparison:
         self.before = got
 
     def _compare(self, expected: Record, got: Record) -> None:
-        for name in fields(expected, got):
-            want, have = expected.get(name, ABSENT), got.get(name, ABSENT)
-            if not same(want, have):
-                self.difference = Difference(self.seen, name, want, have, self.before, got)
-                return
+        pairs = {name: (expected.get(name, ABSENT), got.get(name, ABSENT)) for name in fields(expected, got)}
+        different = [name for name, (want, have) in pairs.items() if not same(want, have)]
+        if different:
+            name, *others = different
+            self.difference = Difference(self.seen, name, *pairs[name], self.before, got, tuple(others))
 
     def end(self) -> Difference | None:
         """The run is over: the first difference, if any."""

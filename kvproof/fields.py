@@ -130,7 +130,8 @@ def record(value: Any, path: str, table: Mapping[str, Field]) -> dict[str, Any]:
         wrong(path or "scenario", "an object", value)
     for key in value:
         if key not in table:
-            raise ScenarioError(f"{join(path, key)}: unknown field, known are {', '.join(table)}")
+            known = f", known are {', '.join(table)}" if table else ""
+            raise ScenarioError(f"{join(path, key)}: unknown field{known}")
     out = {}
     for key, field in table.items():
         if key in value:

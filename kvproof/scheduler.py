@@ -298,7 +298,7 @@ class Scheduler(Observed):
             raise Rejected("a call is in progress")
         if self.state.status[g] != Status.RUNNING or self.state.issued:
             raise Rejected("the request is not running, or a step is in flight")
-        if mode not in POLICIES:
+        if mode not in list(POLICIES):
             raise Rejected(f'mode must be None, "recompute" or "swap", got {mode!r}')
         self._forced = {**self._forced, g: list(POLICIES).index(mode)}
 

@@ -196,7 +196,7 @@ def read(path: Path, limit: int | None = None, rate_per_s: float | None = None, 
         if parse is None:
             trace.format, parse, header = parser_of(text, where)
             if trace.format != "vidur" and rate_per_s is not None:
-                raise TraceError(f"{path}: a {trace.format} trace has arrivals of its own: --rate does not apply")
+                raise TraceError(f"{path}: has arrivals of its own ({trace.format}): --rate does not apply")
             if header:
                 continue
         at_s, prompt_tokens, output_tokens = parse(text, where)

@@ -154,6 +154,8 @@ def proved(jobs: int, console: Console) -> tuple[dict[str, Any], bool]:
 
         def show(done: int, total: int, label: str) -> None:
             bar.update(task, completed=done, total=total, description=label[:32])
+            if not console.is_terminal and done % 10 == 0:
+                console.print(f"  {done} of {total} parts are proved")
 
         report = prove.run(only=None, jobs=jobs, seeds=1, progress=show)
     table = Table("theorem", "status", "obligations", "seconds")

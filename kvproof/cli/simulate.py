@@ -61,7 +61,7 @@ def pool_size(model: Model, device: Device, block_size: int) -> int:
 def configure(model: Model, device: Device, options: dict[str, Any]) -> Config:
     """The scheduler's configuration, with the defaults of the simulator. Raises InputError naming the field."""
     if options["enable_chunked_prefill"]:
-        raise InputError("--enable-chunked-prefill: not supported by the scheduler yet; leave it out")
+        raise InputError("--enable-chunked-prefill: the simulator does not model it yet; leave it out")
     block_size = options["block_size"]
     gpu = options["num_gpu_blocks"] if options["num_gpu_blocks"] is not None else pool_size(model, device, block_size)
     cpu = options["num_cpu_blocks"] if options["num_cpu_blocks"] is not None else gpu
@@ -156,7 +156,7 @@ TOKENS = click.IntRange(min=1, max=TOKENS_MAX)
 @click.option(
     "--enable-chunked-prefill/--no-enable-chunked-prefill",
     default=False,
-    help="Not supported by the scheduler yet.",
+    help="Not modelled yet.",
     show_default=True,
 )
 @click.option("--limit", type=click.IntRange(min=1, max=10**8), help="Only the first so many requests.")

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kvproof import Config, Rejected, Scheduler, Status
+from kvproof import Config, ConfigError, Rejected, Scheduler, Status
 from kvproof.core import blocks, groups
 from kvproof.fake_engine import FakeEngine, alone
 from kvproof.fuzz.oracle import contents
@@ -425,3 +425,72 @@ def test_a_copy_goes_its_own_way(copied):
     assert (other.unfinished, s.unfinished) == (1, 2)
     check_pools(other)
     check_pools(s)
+
+
+def test_what_lookahead_gave_counts_only_for_who_decoded_and_has_a_result():
+    s = Scheduler(config(8, 0, num_lookahead_slots=4))
+    a, b = s.add_request(3, 20), s.add_request(3, 20)
+    step(s)
+    s.schedule()
+    s.commit([(a,)], (), [(a, 3), (b, 3)])
+    assert [s.state.clock - s.state.born[g] for g in (a, b)] == [7, 4]
+    s.schedule()
+    s.commit(None, (), [(a, 9)])  # one token, and as many as there are lookahead slots
+    assert s.state.clock - s.state.born[a] == 12
+
+
+def test_without_lookahead_slots_nobody_gets_more_than_a_token():
+    s = Scheduler(config(8, 0))
+    g = s.add_request(3, 20)
+    step(s)
+    s.schedule()
+    s.commit(None, (), [(g, 3)])
+    assert s.state.clock - s.state.born[g] == 5
+
+
+@pytest.mark.parametrize("tokens", [1.5, 0, -1, True, "2", None])
+def test_accepted_tokens_are_a_whole_number(tokens):
+    s = Scheduler(config(8, 0, num_lookahead_slots=4))
+    g = s.add_request(3, 20)
+    s.schedule()
+    before = s.state
+    with pytest.raises(Rejected, match="accepted tokens must be an integer >= 1"):
+        s.commit(None, (), [(g, tokens)])
+    assert s.state is before
+
+
+def test_results_are_tuples_that_begin_with_an_id():
+    s = Scheduler(config(8, 0))
+    s.add_request(3, 20)
+    s.schedule()
+    for results in ([0], 5, [()]):
+        with pytest.raises(Rejected, match="results must be tuples that begin with the id of a request"):
+            s.commit(results)
+    assert s.state.issued
+
+
+@pytest.mark.parametrize("mode", ["auto", "Swap", 5, []])
+def test_a_preemption_mode_that_there_is_not(mode):
+    with pytest.raises(ConfigError, match="preemption_mode: must be None"):
+        Scheduler(config(8, 0), mode)
+    s = Scheduler(config(8, 0))
+    g = s.add_request(3, 20)
+    step(s)
+    with pytest.raises(Rejected, match="mode must be None"):
+        s.preempt(g, mode)
+    with pytest.raises(Rejected, match="count must be an integer"):
+        s.deny_append(g, 1.5)
+
+
+def test_a_policy_must_not_preempt():
+    class Calls:
+        def swaps(self, g, sequences):
+            with pytest.raises(Rejected, match="a call is in progress"):
+                s.preempt(g)
+            return False
+
+    s = Scheduler(config(8, 0), policy=Calls())
+    g = s.add_request(3, 20)
+    step(s)
+    s.preempt(g)
+    assert s.schedule().preempted == ((g, "recompute"),)

@@ -290,3 +290,10 @@ def test_a_map_of_plain_numbers_needs_no_code_here():
     version = Version(maps_of([dict.fromkeys(range(2), 1) if name == "length" else {} for name in NAMES]))
     state = attrs.evolve(forked().state, maps=version)
     assert state_to_json(state)["maps"]["length"] == [[0, 1], [1, 1]] != written["maps"]["length"]
+
+
+def test_kin_in_a_circle_is_refused():
+    value = state_to_json(forked().state)
+    value["maps"]["members"][0][1][2] = [[0, 0], [0, 2]]
+    with pytest.raises(LoadError, match="who lives has its place among its kin"):
+        state_from_json(value)

@@ -119,7 +119,7 @@ BAD_OPTIONS = {
     "device": (("--device", "abacus"), "--device"),
     "profile": (("--profile", "v2"), "--profile"),
     "mode": (("--preemption-mode", "hope"), "--preemption-mode"),
-    "chunked": (("--enable-chunked-prefill",), "--enable-chunked-prefill: not supported"),
+    "chunked": (("--enable-chunked-prefill",), "--enable-chunked-prefill: the simulator does not model it yet"),
     "rate for arrivals": (("--rate", 3), "--rate does not apply"),
     "rate 0": (("--rate", 0), "--rate: must be from"),
     "rate NaN": (("--rate", "nan"), "--rate: must be from"),
