@@ -81,7 +81,8 @@ class FakeEngine:
             first = decided.members.get(g, ((0,), 1))[0][0]
             length = self.model.sequences[g, first].length
             slots = size * len(row(decided.table, g, first))
-            tokens = min(accept.get(g, 1), slots + 2 - length, decided.limit[g] - length + 1)
+            most = 1 + self.scheduler.config.num_lookahead_slots
+            tokens = min(accept.get(g, 1), most, slots + 2 - length, decided.limit[g] - length + 1)
             for _ in range(tokens - 1):
                 self.model.decode([g])
             if tokens > 1:
