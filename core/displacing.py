@@ -42,7 +42,12 @@ def kept_back(d: Draft, g: int, delayed: bool) -> bool:
 
 
 def can_make_way(d: Draft, g: int, blocks: int) -> bool:
-    """Has g, which needs so many blocks, room without all that rank below it? The watermark is kept if anybody else runs."""
+    """Has g, which needs so many blocks, room without all that rank below it? The watermark is kept if anybody else runs.
+
+    In a step of decodes and prompts those that rank above g must leave it a token.
+    """
+    if d.config.enable_chunked_prefill and d.tokens_before(g) >= d.config.max_num_batched_tokens:
+        return False
     freed, seats = d.behind(g)
     if d.rank(d.running.first()) < d.rank(g):
         freed -= d.config.watermark_blocks

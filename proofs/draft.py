@@ -369,6 +369,12 @@ class ZDraft:
         assume(both(blocks >= 0, seats >= 0))
         return blocks, seats
 
+    def tokens_before(self, g: Any) -> SInt:
+        """Tokens that the running groups which rank above g ask for."""
+        tokens = fresh("tokens_before")
+        assume(tokens >= 0)
+        return tokens
+
     def sort_running(self) -> None:
         """What runs, in policy order."""
         self._arrange("running")

@@ -298,6 +298,15 @@ class Draft:
             seats += self.seats.get(h, 1)
         return blocks, seats
 
+    def tokens_before(self, g: int) -> int:
+        """Tokens that the running groups which rank above g ask of a step: those of their decodes, and of their prompts to go."""
+        rank, tokens = self.rank(g), 0
+        for h in self.running.ids:
+            if self.rank(h) > rank:
+                break
+            tokens += self.work(h, self.length[h]) - self.computed[h] if self.prefilling.has(h) else self.members.count(h)
+        return tokens
+
     def sort_running(self) -> None:
         """V0: what runs, in policy order."""
         self._arrange(self.running, self.rank)

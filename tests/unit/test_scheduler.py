@@ -494,3 +494,22 @@ def test_a_policy_must_not_preempt():
     step(s)
     s.preempt(g)
     assert s.schedule().preempted == ((g, "recompute"),)
+
+
+def test_nobody_makes_way_for_a_head_that_gets_no_token():
+    """A long prompt of higher rank takes the whole budget of each step for a while: until then the one below decodes on."""
+    s = Scheduler(config(500, block_size=4, max_num_seqs=2, max_num_batched_tokens=2, enable_chunked_prefill=True, priority=True))
+    low = s.add_request(1, 30)
+    step(s)
+    s.add_request(40, 2, priority=-2)
+    for _ in range(3):
+        step(s)
+    head = s.add_request(4, 4, priority=-1)
+    for _ in range(60):
+        plan = s.schedule()
+        if plan.preempted:
+            assert plan.preempted == ((low, "recompute"),) and head in [g for g, _, _ in plan.prefills]
+            break
+        s.commit()
+    else:
+        assert head not in s.state.waiting[1]
