@@ -4,7 +4,7 @@ from kvproof.core.config import Config
 from kvproof.fuzz.faults import equal, fault, nothing
 from kvproof.fuzz.memory import Memory
 from kvproof.spec.check import engine_violations, violations
-from kvproof.store.draft import State
+from kvproof.store.state import State
 
 
 def check(m: Memory, state: State, spec: bool = True) -> None:

@@ -13,7 +13,7 @@ from kvproof.fuzz.passes import Pass
 from kvproof.fuzz.setup import Setup
 from kvproof.scheduler import Outcome
 from kvproof.spec.check import commit_violations, pass_violations
-from kvproof.store.draft import State
+from kvproof.store.state import State
 
 Groups = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]

@@ -8,7 +8,7 @@ import attrs
 from kvproof.core.config import Config
 from kvproof.fuzz.names import NOBODY
 from kvproof.scheduler import PRIORITY_MAX, Scheduler
-from kvproof.store.draft import State, initial
+from kvproof.store.state import State, initial
 
 
 @attrs.frozen

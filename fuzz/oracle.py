@@ -7,7 +7,7 @@ import numpy as np
 from kvproof.backend_fake.backend import Histories
 from kvproof.backend_fake.model import GOLDEN, Sequence, fold, mix
 from kvproof.store.collections import cell_blocks
-from kvproof.store.draft import State
+from kvproof.store.state import State
 from kvproof.store.versions import NAMES
 
 

@@ -12,8 +12,9 @@ from kvproof.core.config import Config
 from kvproof.fuzz.faults import equal, fault
 from kvproof.fuzz.memory import Key, Memory
 from kvproof.store.collections import row
-from kvproof.store.draft import Policy, State
 from kvproof.store.plan import Plan
+from kvproof.store.policies import Policy
+from kvproof.store.state import State
 
 
 @attrs.frozen(eq=False)

@@ -6,7 +6,8 @@ import attrs
 
 from kvproof.core.config import ArtificialPreemption, Config
 from kvproof.scheduler import Scheduler, policy_of
-from kvproof.store.draft import Draft, Policy
+from kvproof.store.draft import Draft
+from kvproof.store.policies import Policy
 
 MODES = ("swap", "any", None, "recompute")
 """Values of `preemption_mode`, and "any": a policy that says now this, now that. Safety may not depend on it."""

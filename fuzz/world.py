@@ -16,7 +16,7 @@ from kvproof.fuzz.memory import Memory
 from kvproof.fuzz.names import group, number, renamed
 from kvproof.fuzz.oracle import contents
 from kvproof.fuzz.setup import Setup
-from kvproof.store.draft import State
+from kvproof.store.state import State
 from kvproof.store.versions import NAMES
 
 Operation = tuple[str, tuple[Any, ...]]

@@ -15,8 +15,8 @@ from kvproof.core.errors import Rejected  # noqa: E402
 from kvproof.core.status import Status  # noqa: E402
 from kvproof.metrics import Metrics  # noqa: E402
 from kvproof.scheduler import Outcome, Scheduler  # noqa: E402
-from kvproof.store.draft import State  # noqa: E402
 from kvproof.store.plan import Plan  # noqa: E402
+from kvproof.store.state import State  # noqa: E402
 
 __all__ = [
     "Config",

@@ -12,9 +12,9 @@ from weakref import ref
 
 import attrs
 
-from kvproof.store.draft import State
 from kvproof.store.maps import MISSING, Log, replay
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 
 Past = deque[tuple[State, Plan]]
 

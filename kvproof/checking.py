@@ -1,6 +1,6 @@
 """The specification evaluated while the scheduler runs: `Scheduler(check=True)` and `Scheduler.check`."""
 
-from kvproof.store.draft import State
+from kvproof.store.state import State
 
 
 def violations(state: State) -> list[str]:

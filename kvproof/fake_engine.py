@@ -14,8 +14,8 @@ from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.scheduler import Outcome, Scheduler
 from kvproof.store.collections import row
-from kvproof.store.draft import State
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 
 
 @attrs.frozen(eq=False)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from kvproof.core.status import Status
 from kvproof.reasons import blocks_of
 from kvproof.store.collections import row
-from kvproof.store.draft import State
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 
 log = logging.getLogger("kvproof.scheduler")
 logging.getLogger("kvproof").addHandler(logging.NullHandler())  # a program that has not set up logging hears nothing

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from kvproof.core.status import Status
-from kvproof.store.draft import State
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry

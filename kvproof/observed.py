@@ -14,8 +14,8 @@ from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.logs import tell_end
 from kvproof.metrics import Metrics, Tally
-from kvproof.store.draft import State, initial
 from kvproof.store.plan import Plan
+from kvproof.store.state import State, initial
 
 if TYPE_CHECKING:
     from kvproof.scheduler import Outcome

@@ -2,7 +2,8 @@
 
 from kvproof.core.status import Status
 from kvproof.store.collections import row
-from kvproof.store.draft import Draft, State
+from kvproof.store.draft import Draft
+from kvproof.store.state import State
 
 
 def blocks_of(count: int) -> str:

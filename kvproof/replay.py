@@ -17,8 +17,8 @@ from kvproof.formats import Event, Request, Scenario, reach
 from kvproof.scheduler import Outcome
 from kvproof.stall import blocking
 from kvproof.store.collections import row
-from kvproof.store.draft import State
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 
 OUTCOMES = {
     Status.FINISHED_STOPPED: "finished",

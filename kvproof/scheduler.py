@@ -18,8 +18,9 @@ from kvproof.logs import log, tell_pass
 from kvproof.metrics import causes_of
 from kvproof.observed import Observed
 from kvproof.reasons import reason
-from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, BySize, Draft, Policy
+from kvproof.store.draft import Draft
 from kvproof.store.plan import Plan, recomputes
+from kvproof.store.policies import AlwaysRecompute, AlwaysSwap, BySize, Policy
 from kvproof.store.queues import Results
 
 first = itemgetter(0)  # the id in a result

@@ -17,9 +17,10 @@ from kvproof.core.config import Config
 from kvproof.fields import Field, array, integer, record, wrong
 from kvproof.scheduler import Scheduler
 from kvproof.store.collections import Cell, Kin, Members, Refs, Table, cell_blocks, cells
-from kvproof.store.draft import Draft, State
+from kvproof.store.draft import Draft
 from kvproof.store.plan import Plan
 from kvproof.store.queues import Calendar, Pair
+from kvproof.store.state import State
 from kvproof.store.versions import NAMES, Version, maps_of
 from kvproof.strictjson import ScenarioError
 

@@ -2,7 +2,8 @@
 
 from kvproof.core.blocks import blocks_needed
 from kvproof.reasons import blocks_of
-from kvproof.store.draft import Draft, State
+from kvproof.store.draft import Draft
+from kvproof.store.state import State
 
 
 def head(d: Draft) -> int:

@@ -38,7 +38,8 @@ from kvproof.proofs.walks import (
 from kvproof.spec.check import failed
 from kvproof.spec.invariants import invariants
 from kvproof.spec.view import View
-from kvproof.store.draft import Draft, State, initial
+from kvproof.store.draft import Draft
+from kvproof.store.state import State, initial
 from kvproof.store.versions import NAMES, Version, maps_of
 
 Line = tuple[str, int]

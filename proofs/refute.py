@@ -22,7 +22,7 @@ from kvproof.proofs.bank import Counted, Endless, Situation, Trial
 from kvproof.proofs.walks import Action
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
-from kvproof.store.draft import State, initial
+from kvproof.store.state import State, initial
 
 SECONDS = 2.0
 """No call on a small state takes as long."""

@@ -5,8 +5,10 @@ from typing import Any
 
 from kvproof.core import admission, groups, running, schedule, swapping
 from kvproof.core.errors import Rejected
-from kvproof.store.draft import AlwaysRecompute, AlwaysSwap, Draft, State
+from kvproof.store.draft import Draft
+from kvproof.store.policies import AlwaysRecompute, AlwaysSwap
 from kvproof.store.queues import Results
+from kvproof.store.state import State
 
 Action = tuple[Any, ...]  # (name of the transition, its arguments)
 Edits = tuple[tuple[str, int, int], ...]

@@ -12,8 +12,8 @@ from kvproof.spec.readings import Default, Has
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
 from kvproof.store.collections import cell_blocks
-from kvproof.store.draft import QUEUES, State
 from kvproof.store.plan import Plan
+from kvproof.store.state import QUEUES, State
 from kvproof.store.versions import GROUP_MAPS
 
 

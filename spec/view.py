@@ -17,8 +17,9 @@ from kvproof.spec.planview import PlanView
 from kvproof.spec.readings import Default, Has
 from kvproof.spec.told import Told
 from kvproof.store.collections import cell_blocks
-from kvproof.store.draft import QUEUES, RANKS, State
+from kvproof.store.draft import RANKS
 from kvproof.store.plan import Plan
+from kvproof.store.state import QUEUES, State
 
 Tuples = Iterable[tuple[int, ...]]
 NEVER = 2**200

@@ -1,132 +1,23 @@
-"""The immutable State, and the Draft of it that one transition edits."""
+"""The Draft of a State that one transition edits."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from kvproof.store.collections import Cell, Members, Refs, Stack, Table, cells
+from kvproof.store.collections import Members, Refs, Stack, Table
 from kvproof.store.maps import Logged, Map
 from kvproof.store.plan import PlanDraft
-from kvproof.store.queues import Calendar, Pair, Queue, Twin
-from kvproof.store.versions import NAMES, NUMBER, Version, View, maps_of
+from kvproof.store.policies import AlwaysRecompute, Policy
+from kvproof.store.queues import Calendar, Queue, Twin
+from kvproof.store.state import QUEUES, State
+from kvproof.store.versions import NAMES, NUMBER, Version
 
 if TYPE_CHECKING:
     from kvproof.core.config import Config
 
-V = TypeVar("V")
 Ids = Iterable[int]
 Ended = Iterable[tuple[int, int]]
-
-
-class Policy(Protocol):
-    """Choices that cannot break safety, whatever they are."""
-
-    def swaps(self, g: int, sequences: int) -> bool:
-        """Should victim g, which has so many live sequences, be swapped out rather than recomputed?"""
-
-
-class BySize:
-    """The policy of `preemption_mode: null`: recompute one sequence, swap several."""
-
-    @staticmethod
-    def swaps(g: int, sequences: int) -> bool:
-        """If it has several."""
-        return sequences > 1
-
-
-class AlwaysRecompute:
-    """The policy of `preemption_mode: recompute`."""
-
-    @staticmethod
-    def swaps(g: int, sequences: int) -> bool:
-        """Never."""
-        return False
-
-
-class AlwaysSwap:
-    """The policy of `preemption_mode: swap`."""
-
-    @staticmethod
-    def swaps(g: int, sequences: int) -> bool:
-        """Always."""
-        return True
-
-
-class Reading(Generic[V]):
-    """A property of State: the map of this name, read only."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, state: "State", owner: type) -> View[V]:
-        return View(state.maps, self.name)
-
-
-@attrs.frozen(eq=False, slots=False, repr=False)  # slots would make every close 17 empty calls dearer
-class State:
-    """Everything the scheduler knows, immutable. Old states stay readable; to go on from one costs one copy.
-
-    The maps (`status`, `length`, `table`, ...) are read through properties: `state.length[g]`.
-    """
-
-    config: "Config"
-    clock: int
-    ticket: int
-    seqs: int
-    decoders: int
-    issued: bool
-    prefilled: bool
-    epoch: int
-    denied: int
-    timing: tuple[float, float | None, float]
-    """Time of the last pass; of the last that admitted somebody, if none came after it; how long the step of such a one took."""
-    maps: Version
-    gpu: Cell
-    gpu_free: int
-    cpu: Cell
-    cpu_free: int
-    waiting: Pair
-    running: Pair
-    swapped: Pair
-    prefilling: Pair
-    sampling: Pair
-    idle: Pair
-
-    def __repr__(self) -> str:
-        """A line: the free lists nest too deep to be printed."""
-        queues = ", ".join(f"{name} {len(getattr(self, name)[1])}" for name in ("waiting", "running", "swapped"))
-        return f"<State after pass {self.epoch}: {queues}, free {self.gpu_free} + {self.cpu_free}>"
-
-    def __deepcopy__(self, memo: Any) -> "State":
-        """Itself: it never changes."""
-        return self
-
-    status = Reading[int]()
-    key = Reading[int]()
-    prompt = Reading[int]()
-    length = Reading[int]()
-    computed = Reading[int]()
-    limit = Reading[int]()
-    born = Reading[int]()
-    seats = Reading[int]()
-    reserve = Reading[int]()
-    priority = Reading[int]()
-    ungiven = Reading[int]()
-    arrival = Reading[float]()
-    deny = Reading[int]()
-    alarm = Reading[int]()
-    expires = Reading[int]()
-    members = Reading[Any]()
-    table = Reading[Any]()
-    refs = Reading[int]()
-    due = Reading[Any]()
-    expiry = Reading[Any]()
-
-
 FORGOTTEN = NUMBER["members"] + 1
 """So many maps, the first, are by group."""
-QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling", "idle")
 RANKS = 2**62
 """More than any id: a group ranks by priority, then by id."""
 
@@ -140,18 +31,6 @@ def chance(*numbers: int) -> float:
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
         z ^= z >> 31
     return z / 2**64
-
-
-def initial(config: "Config") -> State:
-    """Nothing is known, every block is free."""
-    g, c = config.num_gpu_blocks, config.num_cpu_blocks
-    nobody: Pair = ((), ())
-    scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "decoders": 0, "issued": False, "prefilled": False, "epoch": 0}
-    scalars |= {"denied": 0, "timing": (0, None, 0)}
-    maps = Version(maps_of([{} for _ in NAMES]))
-    pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
-    queues: dict[str, Any] = dict.fromkeys(QUEUES, nobody)
-    return State(config=config, **scalars, maps=maps, **pools, **queues)
 
 
 class Draft:

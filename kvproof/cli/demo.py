@@ -14,8 +14,8 @@ from kvproof.cli.doctor import cores
 from kvproof.core.config import Config
 from kvproof.scheduler import Outcome
 from kvproof.store.collections import row
-from kvproof.store.draft import State
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 
 REQUESTS = 40
 BLOCK_SIZE = 16

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import attrs
 
 from kvproof.store.collections import cell_blocks, cells
-from kvproof.store.draft import QUEUES, State
+from kvproof.store.state import QUEUES, State
 from kvproof.store.versions import NAMES, Version, maps_of
 
 SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kvproof.core.config import Config
 from kvproof.store.collections import cell_blocks, row
-from kvproof.store.draft import Draft, initial
+from kvproof.store.draft import Draft
+from kvproof.store.state import initial
 
 GPU, CPU = 12, 6
 GROUPS = 6

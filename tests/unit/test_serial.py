@@ -14,8 +14,8 @@ from kvproof import Config, Scheduler
 from kvproof.codec import codec_of
 from kvproof.fuzz.oracle import contents
 from kvproof.serial import LoadError, plan_from_json, plan_to_json, state_codec, state_from_json, state_to_json
-from kvproof.store.draft import State
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 from kvproof.store.versions import NAMES, Version, maps_of
 from kvproof.strictjson import ScenarioError
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from store_tree import DEFAULTS, GROUPS, SPARSE, check, drafts, grow, seed
 
 from kvproof.core.config import Config
-from kvproof.store.draft import Draft, initial
+from kvproof.store.draft import Draft
+from kvproof.store.state import initial
 
 
 def edit(d, model, op):
