@@ -84,6 +84,7 @@ class Scheduler(Observed):
         self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
         self._spare: Draft | None = None  # the last draft, if it can be reopened
         self._forced: dict[int, int] = {}  # whom the next pass preempts first, and how
+        self._why: dict[int, str] = {}  # what the engine says of those that it ends in this call
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy goes its own way from the same state."""
@@ -130,7 +131,7 @@ class Scheduler(Observed):
     def _outcome(self, d: Draft, g: int, status: Status) -> Outcome:
         """What there is to say about g, which has ended in this draft."""
         account = self._accounts.close(g)
-        why = reason(self.state, d, g, status, account.capped)
+        why = reason(self.state, d, g, status, account.capped) or self._why.get(g)
         prompt, length = d.prompt[g], d.length[g]
         tokens = dict(account.dropped) | dict.fromkeys(d.members.of(g), length)
         outputs = tuple(tokens[q] - prompt for q in sorted(tokens))
@@ -219,22 +220,23 @@ class Scheduler(Observed):
     def commit(
         self,
         results: Iterable[Sequence[int]] | None = None,
-        ended: Iterable[tuple[int, int]] = (),
+        ended: Iterable[tuple[int, int] | tuple[int, int, str]] = (),
         accepted: Iterable[tuple[int, int]] = (),
     ) -> list[Outcome]:
         """Take back the step's results: (id, token, ...) of each group that got a token, or None for "all of them".
 
-        `ended`: (id, sequence) of those that the engine ended (a stop token, say). Returns everybody who ended since the last
-        commit. `accepted`: (id, tokens) of groups whose sequences got several tokens each, thanks to lookahead slots; what
-        exceeds their slots or their limit is left out. Who was scheduled for a token and has no result does not advance. A result
-        of an aborted request is dropped;
-        one of a request that was never added raises Rejected.
+        `ended`: (id, sequence), or (id, sequence, why), of those that the engine ended (a stop token, say). Returns everybody who
+        ended since the last commit. `accepted`: (id, tokens) of groups whose sequences got several tokens each, thanks to lookahead
+        slots; what exceeds their slots or their limit is left out. Who was scheduled for a token and has no result does not
+        advance. A result of an aborted request is dropped; one of a request that was never added raises Rejected.
         """
         try:
             ids = EVERYBODY if results is None else Results(map(first, results))
         except (TypeError, IndexError, KeyError):
             raise Rejected("results must be tuples that begin with the id of a request") from None
-        ended = tuple(ended)
+        told = tuple(ended)
+        pairs = tuple((g, q) for g, q, *_ in told)
+        self._why = {g: why[0] for g, _, *why in told if why}
         more = self._more(accepted, ids) if accepted else ()
         d = self._open()
         try:
@@ -242,11 +244,13 @@ class Scheduler(Observed):
                 for g in (max(ids.ids), min(ids.ids)):
                     if not 0 <= g < self.state.ticket:
                         raise Rejected(f"no request has the id {g}")
-            schedule.commit(d, ids, ended, more)
+            schedule.commit(d, ids, pairs, more)
         except BaseException:
             self._undo(d)
             raise
         self._close(d)
+        if self._why:
+            self._why = {}
         if self._check:
             self._verify("commit")
         if not self._outcomes:

@@ -1,0 +1,56 @@
+"""Results sequence by sequence."""
+
+import pytest
+
+from kvproof import Config, Rejected, Scheduler, Status
+from kvproof.results import Result, take_back
+
+CONFIG = Config(num_gpu_blocks=20, num_cpu_blocks=0, block_size=4, max_num_seqs=4, num_lookahead_slots=3)
+
+
+def started(n: int = 1) -> tuple[Scheduler, int]:
+    s = Scheduler(CONFIG, check=True)
+    g = s.add_request(5, 20, n)
+    s.schedule()
+    return s, g
+
+
+def test_a_sequence_forks_with_its_first_token():
+    s, g = started(3)
+    taken = take_back(s, [Result(g, forks=2)])
+    assert taken.outcomes == [] and taken.children == {(g, 0): (1, 2)}
+    assert s.state.members[g] == ((0, 1, 2), 3, ((0, 0), (2, 5), (1, 5)))
+
+
+def test_children_for_which_there_is_no_seat_are_not_born():
+    s, g = started()
+    assert take_back(s, [Result(g, forks=9, same_token=True)]).children == {(g, 0): (1, 2, 3)}
+    assert s.state.members[g][2] == ((0, 0), (3, 6), (2, 6), (1, 6))
+
+
+def test_siblings_advance_by_what_the_least_of_them_got():
+    s, g = started()
+    take_back(s, [Result(g)])
+    s.schedule()
+    take_back(s, [Result(g, tokens=3)])
+    assert s.state.clock - s.state.born[g] == 9
+    s.schedule()
+    with pytest.raises(Rejected, match="accepted tokens"):
+        take_back(s, [Result(g, tokens=0)])
+    take_back(s, [])
+    assert s.state.clock - s.state.born[g] == 9
+
+
+def test_why_a_sequence_has_ended():
+    s, g = started(2)
+    take_back(s, [Result(g, forks=1)])
+    s.schedule()
+    assert take_back(s, [Result(g, 0, ended="stop token"), Result(g, 1)]).outcomes == []
+    assert s.state.members[g][0] == (1,)
+    s.schedule()
+    (end,) = take_back(s, [Result(g, 1, ended="stop string", forks=1)]).outcomes
+    assert (end.status, end.reason, end.outputs) == (Status.FINISHED_STOPPED, "stop string", (2, 3))
+    s.add_request(3, 2)
+    s.schedule()
+    s.commit(None, [(1, 0)])
+    assert s._why == {}
