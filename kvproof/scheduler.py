@@ -226,9 +226,9 @@ class Scheduler(Observed):
         """Take back the step's results: (id, token, ...) of each group that got a token, or None for "all of them".
 
         `ended`: (id, sequence), or (id, sequence, why), of those that the engine ended (a stop token, say). Returns everybody who
-        ended since the last commit. `accepted`: (id, tokens) of groups whose sequences got several tokens each, thanks to lookahead
-        slots; what exceeds their slots or their limit is left out. Who was scheduled for a token and has no result does not
-        advance. A result of an aborted request is dropped; one of a request that was never added raises Rejected.
+        ended since the last commit. `accepted`: (id, tokens) of groups whose sequences got several tokens each, thanks to
+        lookahead slots; what exceeds their slots or their limit is left out. Who was scheduled for a token and has no result does
+        not advance. A result of an aborted request is dropped; one of a request that was never added raises Rejected.
         """
         try:
             ids = EVERYBODY if results is None else Results(map(first, results))
