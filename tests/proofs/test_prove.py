@@ -1,16 +1,28 @@
 """Everything that `kvproof prove` lists is proved, nothing public or looping is left out, and a broken core is not proved."""
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
 
 import kvproof.core
-from kvproof.proofs import cases, prove
+from kvproof.proofs import cases, prove, workers
 from kvproof.proofs.rules import RULES
 
 CORE = sorted(Path(next(iter(kvproof.core.__path__))).glob("*.py"))
-LOOPS = {"repeat", "times", "each_index", "each_member", "each_due", "each_running", "each_expiring", "each", "each_pair"}
+LOOPS = {
+    "repeat",
+    "times",
+    "each_index",
+    "each_member",
+    "each_kin",
+    "each_due",
+    "each_running",
+    "each_expiring",
+    "each",
+    "each_pair",
+}
 LATER = {"no_hazard_fenced", "head_advances", "every_request_ends", "bounded_preemptions"}
 NAMES = """
 conservation refcount_exact no_double_free ownership_by_status status_graph one_queue table_length no_shared_write
@@ -74,3 +86,24 @@ def test_false_is_not_proved():
     x = z3.Int("x")
     assert prove.check([x > 0], x > 1) != "unsat"
     assert prove.check([x > 0], x >= 1) == "unsat"
+
+
+def test_a_false_obligation_among_true_ones_is_found():
+    import z3
+
+    x = z3.Int("x")
+    log = [x > 0, x > 5]
+    goals = [("a", 1, x >= 1), ("b", 1, x > 1), ("c", 1, x > -1), ("d", -1, x > 0), ("e", 2, x > 1), ("f", 2, x > 5)]
+    assert [label for label, verdict in prove.verdicts(log, goals, 0) if verdict != "unsat"] == ["b"]
+    assert [label for label, _ in prove.verdicts(log, goals, 0)] == list("abcdef")
+    many = [(str(i), 1, x >= 1) for i in range(3 * prove.TOGETHER)]
+    assert [len(part) for part in prove.parts(many)] == [prove.TOGETHER] * 3
+    assert {verdict for _, verdict in prove.verdicts(log, many, 0)} == {"unsat"}
+
+
+def test_what_a_process_raises_is_raised_and_one_that_dies_is_told():
+    assert dict(workers.each(divmod, [(7, 2), (9, 4)], 2)) == {(7, 2): (3, 1), (9, 4): (2, 1)}
+    with pytest.raises(ZeroDivisionError):
+        list(workers.each(divmod, [(1, 0)], 1))
+    with pytest.raises(workers.WorkerError, match="ended with status 7"):
+        list(workers.each(os._exit, [(7,)], 1))
