@@ -30,7 +30,7 @@ THEOREMS = {
     "status_graph": "only legal status moves happen",
     "one_queue": "a group is in exactly the queue that its status says; nobody is skipped",
     "table_length": "the table holds exactly the blocks of the tokens that must have slots",
-    "no_shared_write": "a slot that will be written lies in a block with one reference",
+    "no_shared_write": "a written slot lies in a block with one reference, or is filled once for all who expect the same",
     "recompute_keeps_output": "preemption keeps all tokens; exactly who has a result advances",
     "fork_shares": "a fork costs no block and both tables read the same",
     "group_together": "the sequences of a group are on one device",
