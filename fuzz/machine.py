@@ -82,11 +82,11 @@ class Machine(Hands):
     @precondition(lambda self: not self.between and self.world.state.ticket)
     @rule(some=acceptances, drop=st.booleans())
     def accept(self, some: list[tuple[int, int]], drop: bool) -> None:
-        """Several tokens for some, within and beyond what is possible, also for those that do not run."""
+        """Several tokens for some, within and beyond what is possible, also for those that do not run or whose result is lost."""
         running, made = self.running(), [g for g, *_ in self.world.memory.results]
         everybody = (*running, *running, *self.world.memory.ids, NOBODY)
         accepted = {pick(everybody, 5 * i): tokens for i, tokens in some}
-        missing = tuple(g for g in made if g not in accepted)[:1] if drop else ()
+        missing = tuple(made[:1]) if drop else ()
         self.do("commit", missing, (), (), False, tuple(accepted.items()), fires="commit accepted")
 
     @precondition(lambda self: not self.between and self.running())
