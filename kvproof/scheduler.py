@@ -236,7 +236,6 @@ class Scheduler(Observed):
             raise Rejected("results must be tuples that begin with the id of a request") from None
         told = tuple(ended)
         pairs = tuple((g, q) for g, q, *_ in told)
-        self._why = {g: why[0] for g, _, *why in told if why}
         more = self._more(accepted, ids) if accepted else ()
         d = self._open()
         try:
@@ -248,6 +247,7 @@ class Scheduler(Observed):
         except BaseException:
             self._undo(d)
             raise
+        self._why = {g: why[0] for g, _, *why in told if why} if told else {}
         self._close(d)
         if self._why:
             self._why = {}

@@ -54,3 +54,11 @@ def test_why_a_sequence_has_ended():
     s.schedule()
     s.commit(None, [(1, 0)])
     assert s._why == {}
+
+
+def test_a_rejected_commit_leaves_no_reason_behind():
+    s, g = started()
+    with pytest.raises(Rejected, match="no request has the id 99"):
+        take_back(s, [Result(g, ended="stop token"), Result(99)])
+    s.finish(g)
+    assert [end.reason for end in s.commit()] == [None]
