@@ -177,6 +177,9 @@ FEATURES = {
     siblings_share_their_last_block: (blocks.rebuild_sequence, ("invariants", "no_shared_write", "BackendError")),
     siblings_share_nothing_again: (blocks.rebuild_sequence, ("BackendError", "TypeError", "invariants")),
     siblings_count_as_one: (Draft.work, ("sequences that get a token", "cut prompts")),
-    a_child_has_nothing_in_common: (Members.add, ("token budget", "sequences that get a token", "cut prompts", "BackendError")),
+    a_child_has_nothing_in_common: (
+        Members.add,
+        ("token budget", "sequences that get a token", "cut prompts", "BackendError", "who fits"),
+    ),
 }
 """Broken function -> the real one, and words of which one is in what the machine says of it."""
