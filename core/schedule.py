@@ -10,6 +10,8 @@
 A pass costs what changes, not what runs: a decode step looks at the groups whose alarm rings.
 """
 
+from collections.abc import Mapping
+
 from kvproof.core.admission import admit_waiting, compute_next, go_on_with_prefills
 from kvproof.core.displacing import displace, displace_v0
 from kvproof.core.errors import require
@@ -22,6 +24,7 @@ from kvproof.store.draft import Draft, Ended
 from kvproof.store.queues import Results
 
 NOBODY: Ended = ()
+NOTHING: Mapping[int, int] = {}
 
 
 # --- the pass ----------------------------------------------------------------------------------------------------------
@@ -127,13 +130,21 @@ def advance(d: Draft, g: int) -> None:
     d.expiry.move(g, d.born[g] + d.limit[g])
 
 
-def accept(d: Draft, g: int, more: int) -> None:
-    """Lookahead: g, which decoded, got `more` tokens beyond the first, as far as its slots and its limit go."""
-    if d.status[g] == Status.RUNNING and not d.prefilled and not d.prefilling.has(g) and not d.idle.has(g):
+def decoded(d: Draft, g: int) -> bool:
+    """Did the step compute a token of g that follows another? The tokens of who has just been prefilled do not count."""
+    return d.status[g] == Status.RUNNING and not d.prefilling.has(g) and not d.sampling.has(g) and not d.idle.has(g)
+
+
+def accept(d: Draft, g: int, more: int, results: Results) -> None:
+    """Lookahead: g, if it decoded and has a result, got `more` tokens beyond the next, as far as its lookahead slots and its
+    limit go."""
+    if decoded(d, g) and results.has(g):
         tokens = d.clock - d.born[g]
-        room = d.capacity(g) + 1 - tokens
-        if room > d.limit[g] - tokens:
-            room = d.limit[g] - tokens
+        room = d.capacity(g) - tokens
+        if room > d.config.num_lookahead_slots:
+            room = d.config.num_lookahead_slots
+        if room > d.limit[g] - tokens - 1:
+            room = d.limit[g] - tokens - 1
         if more > room:
             more = room
         if more > 0:
@@ -158,20 +169,20 @@ def expire(d: Draft, g: int) -> None:
         d.expiry.move(g, d.born[g] + d.limit[g])
 
 
-def commit(d: Draft, results: Results, ended: Ended, more: Ended = NOBODY) -> None:
+def commit(d: Draft, results: Results, ended: Ended, more: Mapping[int, int] = NOTHING) -> None:
     """Take back the results of the step: who was scheduled for a token and has a result advances; sequences in `ended` end.
 
-    more: (group, tokens) that lookahead gave besides. A result for a group that was not scheduled, or that was aborted
+    more: the tokens of groups that lookahead gave besides. A result for a group that was not scheduled, or that was aborted
     meanwhile, has no effect.
     """
     require(d.issued, "no step is in flight")
     if d.prefilled:
         d.each("advance", d.sampling.meet(results), advance)
     else:
+        d.each_item("accept", more, accept, results)
         d.each("hold", d.running.minus(results, d.idle), hold)
         d.clock += 1
     d.sampling.clear()
-    d.each_pair("accept", more, accept)
     d.idle.clear()
     d.each_pair("ended", ended, finish_one)
     d.each_expiring("expire", expire)

@@ -164,7 +164,7 @@ class Engine:
 
         `accepted`: (group, tokens) that lookahead gave, as the engine says, which may be more than there were slots for.
         """
-        m, before = self.memory, self.state
+        m, before, accepted = self.memory, self.state, tuple(dict(accepted).items())
         again = {g for g in before.prefilling[1] if len(m.groups[g].live) > 1}  # none of these can be stopped alone
         m.take_back({key for key in m.made if key[0] in drop})
         for g, tokens in accepted:

@@ -70,11 +70,12 @@ class Hands(RuleBasedStateMachine):
         self.do("add", prompt, output, n, width, priority, fires=fires)
 
     def step(self, gap: float = 1, tokens: int = 1) -> None:
-        """A whole step; whoever has lookahead slots gets so many tokens."""
+        """A whole step; whoever has lookahead slots gets so many tokens, but for one whose result is lost if they are many."""
         self.do("schedule", gap, fires="steps")
         plan = self.world.memory.plan
         decodes = plan.decodes if plan is not None else ()
-        self.do("commit", (), (), (), True, tuple((g, tokens) for g in decodes if tokens > 1), fires="steps")
+        lost = decodes[:1] if tokens > 3 else ()
+        self.do("commit", lost, (), (), not lost, tuple((g, tokens) for g in decodes if tokens > 1), fires="steps")
 
     def may_fork_of(self, g: int) -> list[tuple[int, int]]:
         """Every (g, parent) that may fork now."""

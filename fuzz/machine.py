@@ -86,7 +86,7 @@ class Machine(Hands):
         running, made = self.running(), [g for g, *_ in self.world.memory.results]
         everybody = (*running, *running, *self.world.memory.ids, NOBODY)
         accepted = {pick(everybody, 5 * i): tokens for i, tokens in some}
-        missing = tuple(made[:1]) if drop else ()
+        missing = tuple([*[g for g in made if g in accepted], *made][:1]) if drop else ()
         self.do("commit", missing, (), (), False, tuple(accepted.items()), fires="commit accepted")
 
     @precondition(lambda self: not self.between and self.running())

@@ -5,7 +5,6 @@ Not thread-safe: call it from one thread. A call that raises has changed nothing
 
 from collections.abc import Iterable, Sequence
 from logging import DEBUG, INFO
-from operator import itemgetter
 from typing import Any, ClassVar
 
 import attrs
@@ -14,6 +13,7 @@ from kvproof.core import groups, schedule
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
+from kvproof.inputs import ends_of, ids_of, more_of
 from kvproof.logs import log, tell_pass
 from kvproof.metrics import causes_of
 from kvproof.observed import Observed
@@ -21,11 +21,9 @@ from kvproof.reasons import reason
 from kvproof.store.draft import Draft
 from kvproof.store.plan import Plan, recomputes
 from kvproof.store.policies import AlwaysRecompute, AlwaysSwap, BySize, Policy
-from kvproof.store.queues import Results
 
-first = itemgetter(0)  # the id in a result
-EVERYBODY = Results()
 PRIORITY_MAX = 2**40
+NO_REASONS: dict[int, str] = {}
 
 
 @attrs.frozen
@@ -84,7 +82,7 @@ class Scheduler(Observed):
         self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
         self._spare: Draft | None = None  # the last draft, if it can be reopened
         self._forced: dict[int, int] = {}  # whom the next pass preempts first, and how
-        self._why: dict[int, str] = {}  # what the engine says of those that it ends in this call
+        self._why = NO_REASONS  # what the engine says of those that it ends in this call
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy goes its own way from the same state."""
@@ -230,13 +228,9 @@ class Scheduler(Observed):
         lookahead slots; what exceeds their slots or their limit is left out. Who was scheduled for a token and has no result does
         not advance. A result of an aborted request is dropped; one of a request that was never added raises Rejected.
         """
-        try:
-            ids = EVERYBODY if results is None else Results(map(first, results))
-        except (TypeError, IndexError, KeyError):
-            raise Rejected("results must be tuples that begin with the id of a request") from None
-        told = tuple(ended)
-        pairs = tuple((g, q) for g, q, *_ in told)
-        more = self._more(accepted, ids) if accepted else ()
+        ids = ids_of(results)
+        pairs, why = ends_of(ended) if ended else (schedule.NOBODY, NO_REASONS)
+        more = more_of(accepted) if accepted else schedule.NOTHING
         d = self._open()
         try:
             if ids.ids and not ids.compare(self.state.running, self.state.prefilling):
@@ -247,26 +241,15 @@ class Scheduler(Observed):
         except BaseException:
             self._undo(d)
             raise
-        self._why = {g: why[0] for g, _, *why in told if why} if told else {}
+        self._why = why
         self._close(d)
-        if self._why:
-            self._why = {}
+        self._why = NO_REASONS
         if self._check:
             self._verify("commit")
         if not self._outcomes:
             return []
         outcomes, self._outcomes = self._outcomes, ()
         return list(outcomes)
-
-    def _more(self, accepted: Iterable[tuple[int, int]], ids: Results) -> tuple[tuple[int, int], ...]:
-        """(id, tokens beyond the first) of those that decoded and have a result, as far as lookahead slots go."""
-        state, most, out = self.state, self.config.num_lookahead_slots, []
-        for g, tokens in accepted:
-            if type(tokens) is not int or tokens < 1:
-                raise Rejected("accepted tokens must be an integer >= 1")
-            if (ids.ids is None or g in ids.ids) and g not in state.sampling[1]:
-                out.append((g, min(tokens - 1, most)))
-        return tuple(out)
 
     def abort(self, g: int) -> None:
         """End a request now, in whatever status it is; its outcome comes with the next commit."""

@@ -5,6 +5,7 @@ without a counterexample is unconfirmed; neither: it survives, unless it is equi
 steps is no failure.
 """
 
+import itertools
 import os
 import signal
 import time
@@ -18,15 +19,15 @@ from typing import Any
 import attrs
 import z3
 
-from kvproof.proofs import bank, block_rules, cases, equivalence, mutate, prove, refute, sym
+from kvproof.proofs import bank, block_rules, cases, equivalence, mutate, prove, refute, sym, workers
 from kvproof.proofs.bank import Endless
 from kvproof.proofs.contracts import installed
 from kvproof.proofs.keeping import kept
 from kvproof.proofs.mutate import Mutant
 
-RLIMIT = 8_000_000
-"""Solver steps for an obligation about a mutant; one that needs more is tried again with all that proofs get."""
-TIMES, LEAST = 8, 30_000
+RLIMIT = 6_000_000
+"""Solver steps for an obligation about a mutant of which no counterexample is known."""
+TIMES, LEAST = 4, 30_000
 PROOF_SECONDS = 240
 GOAL = 0.95
 LIMIT = "not proved in"
@@ -94,6 +95,11 @@ def reaching(function: str) -> list[str]:
 
 def goals(name: str) -> Iterator[tuple[str, list[Any], Any]]:
     """The obligations of a case: label, what is assumed, what is to be shown."""
+    return ((label, log, goal) for _, _, label, log, goal in marked(name))
+
+
+def marked(name: str) -> Iterator[tuple[int, int, str, list[Any], Any]]:
+    """The same, each with a mark of what is assumed and one of the whole obligation: others (of a mutant, say) have others."""
     case = cases.ALL[name]
 
     def go() -> None:
@@ -101,7 +107,10 @@ def goals(name: str) -> Iterator[tuple[str, list[Any], Any]]:
             case.run()
 
     for r in sym.explore(go):
-        yield from ((label, r.log[:k], goal) for label, k, goal in r.goals if k >= 0)
+        before = list(itertools.accumulate((e.hash() for e in r.log), lambda a, b: hash((a, b)), initial=0))
+        for label, k, goal in r.goals:
+            if k >= 0:
+                yield before[k], hash((before[k], goal.hash())), label, r.log[:k], goal
 
 
 def steps(s: z3.Solver) -> int:
@@ -110,28 +119,36 @@ def steps(s: z3.Solver) -> int:
     return int(statistics.get_key_value("rlimit count")) if "rlimit count" in list(statistics.keys()) else 0
 
 
-def need(name: str) -> dict[str, int]:
-    """What the obligations of a case of the real core need: label -> solver steps, the most."""
+def need(name: str) -> tuple[dict[str, int], list[int]]:
+    """What the obligations of a case of the real core need (label -> solver steps, the most), and the marks of those proved."""
     out: dict[str, int] = {}
-    for label, log, goal in goals(name):
+    proved = []
+    for _, mark, label, log, goal in marked(name):
         s = z3.Solver()
         s.set("smt.mbqi", False)
         s.set("rlimit", prove.RLIMIT)
         s.add(*log, z3.Not(goal))
         begin = steps(s)
-        s.check()
+        if s.check() == z3.unsat:
+            proved.append(mark)
         out[label] = max(out.get(label, 0), steps(s) - begin)
-    return out
+    return out, proved
 
 
-def needed(name: str) -> dict[str, int]:
+def needed(name: str) -> tuple[dict[str, int], frozenset[int]]:
     """The same, kept: in the process and in a file."""
     if name not in _NEEDED:
-        _NEEDED[name] = kept("need", name, lambda: need(name))
+        needs, proved = kept("need", name, lambda: need(name))
+        _NEEDED[name] = needs, frozenset(proved)
     return _NEEDED[name]
 
 
-_NEEDED: dict[str, dict[str, int]] = {}
+def prepare(name: str) -> None:
+    """See to it that it is kept."""
+    needed(name)
+
+
+_NEEDED: dict[str, tuple[dict[str, int], frozenset[int]]] = {}
 
 
 def decide(log: list[Any], goal: Any, rlimit: int) -> str:
@@ -160,35 +177,52 @@ def _limited(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
+def places(name: str, known: frozenset[int]) -> Iterator[list[tuple[str, list[Any], Any]]]:
+    """The obligations of a case that are not known to be proved, a few of one place at a time."""
+    new = ((place, (label, log, goal)) for place, mark, label, log, goal in marked(name) if mark not in known)
+    for _, some in itertools.groupby(new, key=lambda x: x[0]):
+        place = [goal for _, goal in some]
+        yield from (place[i : i + prove.TOGETHER] for i in range(0, len(place), prove.TOGETHER))
+
+
+def failing(name: str, refuted: bool) -> Iterator[tuple[str, str]]:
+    """The obligations of a case that are not proved: verdict, and where it stands.
+
+    Those of the real core are not tried again.
+    """
+    needs, known = needed(name)
+    for place in places(name, known):
+        rlimits = [TIMES * max(needs.get(label, 0), LEAST) if refuted else RLIMIT for label, _, _ in place]
+        if len(place) > 1 and decide(place[0][1], z3.And(*[goal for _, _, goal in place]), max(rlimits)) == "proved":
+            continue
+        for (label, log, goal), rlimit in zip(place, rlimits, strict=True):
+            verdict = decide(log, goal, rlimit)
+            if verdict != "proved":
+                text = f"{name}: {label}" + (f" ({LIMIT} {rlimit:,} steps)" if verdict == "resources" and refuted else "")
+                yield verdict, text
+
+
 def first_failure(mutant: Mutant, refuted: bool) -> str | None:
     """The first obligation that fails, or what the core does that the proofs cannot follow. None: all are proved.
 
     `refuted`: a counterexample is known, so an obligation that is not proved in TIMES what it needs of the real core is false.
     """
-    unproved: list[tuple[str, list[Any], Any]] = []
+    unproved: list[str] = []
     for name in reaching(mutant.function):
-        needs = needed(name) if refuted else {}
+        needed(name)
         try:
             with mutate.switched(mutant), _limited(PROOF_SECONDS):
-                for label, log, goal in goals(name):
-                    rlimit = TIMES * max(needs.get(label, 0), LEAST) if refuted else RLIMIT
-                    verdict = decide(log, goal, rlimit)
-                    if verdict == "failed":
-                        return f"{name}: {label}"
-                    if verdict == "resources" and refuted:
-                        return f"{name}: {label} ({LIMIT} {rlimit:,} steps)"
-                    if verdict == "resources" and len(unproved) < 3:
-                        unproved.append((f"{name}: {label}", log, goal))
+                for verdict, text in failing(name, refuted):
+                    if verdict == "failed" or refuted:
+                        return text
+                    unproved.append(text)
+                    break
         except Endless as error:
             return f"resources: {name}: {error}"
         except Exception as error:
             sym._depth = 0
             return f"{name}: {type(error).__name__}: {error}"[:160]
-    for label, log, goal in unproved:
-        verdict = decide(log, goal, prove.RLIMIT)
-        if verdict != "proved":
-            return label if verdict == "failed" else f"resources: {label}"
-    return None
+    return f"resources: {unproved[0]}" if unproved else None
 
 
 def shown_equivalent(mutant: Mutant) -> str | None:
@@ -262,16 +296,24 @@ def run(
     jobs: int | None = None,
     limit: int | None = None,
     progress: Callable[[int, int, Verdict], None] | None = None,
+    prepared: Callable[[int, int, str], None] | None = None,
 ) -> Report:
-    """Judge all mutants, or those of one function; `limit`: so many of them, evenly chosen."""
+    """Judge all mutants, or those of one function; `limit`: so many of them, evenly chosen.
+
+    First the real core is proved, for the steps that it needs: `prepared` is told how far that is.
+    """
     begin = time.perf_counter()
     todo = mutate.mutants(only)
     if limit is not None and limit < len(todo):
         todo = [todo[i * len(todo) // limit] for i in range(limit)]
     if todo and any(m.module != "config" for m in todo):
         trials()  # made once, before the workers ask for it
-    verdicts: list[Verdict] = []
     jobs = jobs or os.cpu_count() or 1
+    names = sorted({n for m in todo for n in reaching(m.function)}, key=lambda n: -cases.ALL[n].weight)
+    for done, (task, _) in enumerate(workers.each(prepare, [(n,) for n in names], jobs), 1):
+        if prepared is not None:
+            prepared(done, len(names), task[0])
+    verdicts: list[Verdict] = []
     size = TASKS * jobs
     for part in (todo[i : i + size] for i in range(0, len(todo), size)):
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:

@@ -192,9 +192,10 @@ def crowded(state: State, config: dict[str, Any], mode: str, recipe: list[Action
     for way, g in zip(("swap", "recompute", "swap"), state.running[1] if r.random() < 0.4 else (), strict=False):
         go(("preempt", g), way)
     for _ in range(r.choice((0, 1, 2, 2, 3))):
-        prompt = r.choice((1, 2, 3, 5, 8))
+        prompt = r.choice((1, 2, 3, 5, 8, 14) if state.config.priority else (1, 2, 3, 5, 8))
         some: list[Action] = [("preempt", g) for g in state.running[1]] * 2
-        go(r.choice([*some, ("add", prompt, prompt + 5, 1, 1, 0)]), r.choice(("swap", "swap", "recompute", mode)))
+        rank = r.choice((-3, -2, -1, 0)) if state.config.priority else 0
+        go(r.choice([*some, ("add", prompt, prompt + 5, 1, 1, rank)]), r.choice(("swap", "swap", "recompute", mode)))
     for _ in range(r.choice((0, 0, 1, 2, 3))):
         go(("schedule",), mode)
         go(("commit", None, (), ()), mode)
@@ -212,7 +213,23 @@ def alike(state: State, action: Action) -> tuple[Any, ...]:
     seats = min(c.max_num_seqs - state.seqs, 2)
     tokens = min(c.max_num_batched_tokens - spent_before(action[0], state), 2)
     shared = bool(len(state.refs))
-    return (*few, seats, tokens, c.watermark_blocks > 0, min(state.gpu_free, 3), shared, state.prefilled)
+    line = in_line(state) if action[0] in ("displace", "ask") else ()
+    return (*few, seats, tokens, c.watermark_blocks > 0, min(state.gpu_free, 3), shared, state.prefilled, *line)
+
+
+def in_line(state: State) -> tuple[Any, ...]:
+    """Who stands first in line, and how it ranks among those that run."""
+    e = View(state)
+    line = sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda g: e.key[g])
+    if not line or not e.running.ids:
+        return ()
+    g = line[0]
+    above = sum(e.rank(h) < e.rank(g) for h in e.running.ids)
+    freed, seats = e.behind(g)
+    short = e.rows(g, e.length[g]) - e.gpu.n - freed
+    left = e.seqs - seats + e.seats[g] - e.config.max_num_seqs
+    long = e.prompt[g] > e.config.max_model_len
+    return int(e.status[g]), min(above, 2), max(-3, min(short, 2)), max(-2, min(left, 2)), e.delay, long
 
 
 def build(walks: int = WALKS) -> list[Trial]:
@@ -222,6 +239,7 @@ def build(walks: int = WALKS) -> list[Trial]:
     for seed in range(walks):
         r = random.Random(seed)
         config, mode = some_config(r), r.choice(("swap", "swap", "any", "any", "recompute"))
+        config["priority"] |= seed % 4 == 0
         state, recipe = initial(Config(**config)), list[Action]()
         for _ in range(STEPS):
             frozen, some = freeze(state), actions(state, r)

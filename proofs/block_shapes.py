@@ -8,7 +8,7 @@ from typing import Any
 
 import z3
 
-from kvproof.proofs.sym import SBool, SInt, ZMap, forall, fresh, fresh_bool, run
+from kvproof.proofs.sym import SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified, run
 from kvproof.spec.logic import both, choose, either, implies, negate
 
 ZERO = SInt(z3.IntVal(0))
@@ -193,6 +193,7 @@ class ZMembers(Shape):
 
     def some(self, g: Any) -> Any:
         """One that lives, if any does."""
+        assert not quantified(), "one witness for all"
         self._law(g)
         w = fresh("some")
         assume(implies(self.n[g] >= 1, self.has_[g, w]))

@@ -7,6 +7,7 @@ import attrs
 from kvproof.proofs import (
     block_rules,
     decisions,
+    displaced,
     lookahead_rules,
     pass_rules,
     phase_rules,
@@ -55,13 +56,13 @@ WEIGHTS = {
 def _of(contract: Contract) -> Case:
     def go() -> None:
         run().notes.update(head=fresh("head"), line=fresh("line"), ahead=fresh("ahead"))
-        contract.prove(ZDraft(Hoare()))
+        contract.prove(ZDraft(Hoare()).midway())
 
     return Case(contract.function, go, contract.uses, (contract.function,), WEIGHTS.get(contract.function, 1.0))
 
 
 ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items()}
-OTHERS = transitions.CASES | decisions.CASES
+OTHERS = transitions.CASES | decisions.CASES | displaced.CASES
 ALL.update({name: Case(name, fn, uses, tuple(roots), WEIGHTS.get(name, 1.0)) for name, (fn, uses, *roots) in OTHERS.items()})
 
 TRANSITIONS = ("add", "fork", "finish_sequence", "deny_append", "abort", "forget", "schedule", "commit")

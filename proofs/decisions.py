@@ -18,7 +18,7 @@ from kvproof.spec.ownership import R, decodes, parameters
 
 def state(clauses: Any, *more: Any) -> Any:
     """Any state of which these clauses hold."""
-    d: Any = ZDraft(Hoare())
+    d: Any = ZDraft(Hoare()).midway()
     run().notes.update(head=fresh("head"), line=fresh("line"), ahead=fresh("ahead"))
     for _, c in clauses(d):
         run().assume(c)

@@ -1,12 +1,14 @@
 """The symbolic draft: every attribute and method that `kvproof.core` uses of `kvproof.store.draft.Draft`, on z3 values."""
 
+from collections.abc import Callable
 from typing import Any
 
 import z3
 
 from kvproof.proofs.block_shapes import ZERO, Shape, ZMembers, ZRefs, ZStack, ZTable, assume, prove
 from kvproof.proofs.shapes import ZCalendar, ZIds, ZQueue, ZTwin
-from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified, run
+from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified, raw, run, same_version
+from kvproof.spec.displacing import in_policy_order
 from kvproof.spec.domains import ARITY
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.store.draft import RANKS
@@ -240,6 +242,11 @@ class ZDraft:
         self._wire()
         assume(SBool(z3.IntVal(0) == SPAN(0)))
 
+    def midway(self) -> "ZDraft":
+        """The same in the middle of a pass: anything may be planned already."""
+        self.plan.havoc()
+        return self
+
     def _wire(self) -> None:
         """Shapes that read each other must read this draft's."""
         self.table.refs, self.table.members = self.refs, self.members
@@ -365,23 +372,47 @@ class ZDraft:
 
     def behind(self, g: Any) -> tuple[SInt, SInt]:
         """Blocks and seats of the running groups that rank below g."""
-        blocks, seats = fresh("blocks_behind"), fresh("seats_behind")
-        assume(both(blocks >= 0, seats >= 0))
-        return blocks, seats
+
+        def make() -> tuple[SInt, SInt]:
+            blocks, seats = fresh("blocks_behind"), fresh("seats_behind")
+            assume(both(blocks >= 0, seats >= 0))
+            return blocks, seats
+
+        return self._once("behind", self._about(g), make)  # type: ignore[no-any-return]
 
     def tokens_before(self, g: Any) -> SInt:
         """Tokens that the running groups which rank above g ask for."""
-        tokens = fresh("tokens_before")
-        assume(tokens >= 0)
-        return tokens
+
+        def make() -> SInt:
+            tokens = fresh("tokens_before")
+            assume(tokens >= 0)
+            return tokens
+
+        return self._once("before", self._about(g), make)  # type: ignore[no-any-return]
+
+    def _about(self, g: Any) -> tuple[Any, ...]:
+        """g, and all that a sum over the running groups can depend on."""
+        return raw(g), *[v for name, v in self.versions().items() if name not in ("delay", "spent", "plan")]
+
+    @staticmethod
+    def _once(name: str, about: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Asked again of the same, the same answer."""
+        answers = run().notes.setdefault("once " + name, [])
+        for then, answer in answers:
+            if same_version(about, then):
+                return answer
+        answers.append((about, make()))
+        return answers[-1][1]
 
     def sort_running(self) -> None:
         """What runs, in policy order."""
         self._arrange("running")
+        assume(in_policy_order(self, "running"))
 
     def sort_waiting(self) -> None:
         """What waits, in policy order."""
         self._arrange("waiting")
+        assume(in_policy_order(self, "waiting"))
 
     def arrange_running(self, standing: Any) -> None:
         """What runs, in any order."""
@@ -408,9 +439,11 @@ class ZDraft:
     # Delay, and tests of engines.
 
     def delayed(self) -> SBool:
-        """Anything."""
-        self.delay = run().notes["delayed"] = fresh_bool("delay")
-        return self.delay
+        """Anything, but the same for the same that wait."""
+        waiting: ZQueue = self.waiting  # type: ignore[attr-defined]
+        answer: SBool = self._once("delay", waiting.version(), lambda: fresh_bool("delay"))
+        self.delay = run().notes["delayed"] = answer
+        return answer
 
     def mark_admission(self) -> None:
         """Nothing that is known here."""
@@ -472,3 +505,7 @@ class ZDraft:
     def each_pair(self, name: str, pairs: Any, body: Any) -> None:
         """For any finite list of pairs."""
         self.rules.each_pair(name, self, pairs, body)
+
+    def each_item(self, name: str, items: Any, body: Any, *args: Any) -> None:
+        """For every group and its number."""
+        self.rules.each_item(name, self, items, body, *args)

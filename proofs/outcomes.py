@@ -8,7 +8,7 @@ from typing import Any
 
 from kvproof.core.status import Status
 from kvproof.proofs.walks import STEP
-from kvproof.spec import decisions, effects
+from kvproof.spec import decisions, displacing, effects
 from kvproof.spec.check import head, lists, representation
 from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
@@ -171,8 +171,39 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
     "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], _last(e), r),
+    "displace": lambda d, e, x, r: _displace(d, e, x, r),
+    "ask": lambda d, e, x, r: _ask(d, e, x, r),
+    "displace_next": lambda d, e, x, r: _displace_next(d, e, x, r),
     "serve": lambda d, e, x, r: decisions.service(d, e, x[0]),
 }
+
+
+def _displace(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    """For the head of the line; whoever it is, if there is none."""
+    first, last = (ids[0] if ids else -1 for ids in (e.running.ids, d.running.ids[::-1]))
+    if e.config.vllm_v0:
+        g = [*e.waiting.ids, -1][0]
+        return displacing.way_v0(d, e, g, displacing.needed_v0(e, g) if g >= 0 else 0, last)
+    line = sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda h: e.key[h])
+    g = [*line, -1][0]
+    return displacing.way(d, e, g, displacing.needed(e, g) if g >= 0 else 0, e.delay, first, last)
+
+
+def _ask(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    g, blocks, gone = x
+    if gone:
+        return [("victim_is_last: who would not come in, as the text says", r == (e.running.ids[-1], True))]
+    line = sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda h: e.key[h])
+    kept = [bool(displacing.kept_back(e, g, delay)) for delay in (False, True)]
+    room = bool(displacing.makes_way(e, g, blocks, e.running.ids[0]))
+    return [("victim_is_last: asked, as the text says", r == (line[0], *kept, displacing.needed(e, g), room))]
+
+
+def _displace_next(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
+    g, blocks = x
+    return displacing.step(d, e, g, blocks, _last(e), r)
+
+
 AFTER: dict[str, Callable[..., list[Clause]]] = {
     "add": _add,
     "abort": _abort,

@@ -103,6 +103,7 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
                 d.running.n >= e.running.n,
                 d.swapped.n == e.swapped.n,
                 d.plan.victims == e.plan.victims,
+                d.plan.left == e.plan.left,
             ),
         ),
         ("helper: nothing spent, no less room", implies(d.spent == e.spent, both(d.seqs == e.seqs, d.gpu.n >= e.gpu.n))),

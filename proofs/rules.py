@@ -190,25 +190,31 @@ class Hoare:
             raise PathEnd
         run().assume(forall(1, lambda t: implies(members[t], passed[t]), lambda t: [[entry.status[t]], [d.status[t]]]))
 
-    def each(self, name: str, d: Any, ids: Any, body: Callable[..., None]) -> None:
+    def each(self, name: str, d: Any, ids: Any, body: Callable[..., None], *args: Any) -> None:
         """For the groups of a set, each once, in any order; the invariant is told which are done."""
         rule = RULES[name]
         entry = d.snap()
         done = ZMap(name + "_done", 1, truth=True)
         done.fill(False)
-        self._prove(name, "entry", rule.inv(d, entry, done, ids))
+        self._prove(name, "entry", rule.inv(d, entry, done, ids, *args))
         d.havoc(rule.modifies)
         done.havoc()
-        self._assume(rule.inv(d, entry, done, ids))
+        self._assume(rule.inv(d, entry, done, ids, *args))
         if fresh_bool("iterate"):
             g, before = fresh("g"), d.versions()
             run().assume(both(ids.has(g), negate(done[g])))
             body(d, g)
             check_frame(name, d, before, rule.modifies)
             done[g] = True
-            self._prove(name, "step", rule.inv(d, entry, done, ids))
+            self._prove(name, "step", rule.inv(d, entry, done, ids, *args))
             raise PathEnd
         run().assume(forall(1, lambda t: implies(ids.has(t), done[t]), lambda t: [[done[t]]]))
+
+    def each_item(self, name: str, d: Any, items: Any, body: Callable[..., None], *args: Any) -> None:
+        """For the groups of a finite map, each once, in any order, with their numbers."""
+        if items == {}:
+            return
+        self.each(name, d, items, lambda d, g: body(d, g, items.of[g], *args), *args)
 
     def each_pair(self, name: str, d: Any, pairs: Any, body: Callable[..., None]) -> None:
         """For a finite list of pairs, in any order; the invariant is told which are done. Of no pair at all: nothing happens."""

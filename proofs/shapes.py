@@ -124,6 +124,17 @@ class ZResults:
         return self.of[g]
 
 
+class ZNumbers:
+    """Any finite set of groups, with a number for each."""
+
+    def __init__(self) -> None:
+        self.has_, self.of = ZMap("numbered", 1, truth=True), ZMap("number")
+
+    def has(self, g: Any) -> Any:
+        """Has g a number?"""
+        return self.has_[g]
+
+
 class ZIds:
     """A finite set of groups, as a predicate."""
 

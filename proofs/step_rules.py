@@ -10,7 +10,7 @@ from kvproof.proofs.prefill_phase import ADMIT, before_running, in_prefill_phase
 from kvproof.proofs.prefill_rules import idle_blocked, leads
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, run
-from kvproof.spec import decisions, effects
+from kvproof.spec import decisions, displacing, effects
 from kvproof.spec.invariants import whole_prompts
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, unfinished
@@ -102,7 +102,7 @@ def _displaced(d: Any, e: Any, g: Any) -> Clauses:
                 lambda v, t: [[p.victim[v], d.status[t]]],
             ),
         ),
-        ("helper: the head stays where it is", both(d.status[g] == e.status[g], negate(d.plan.victim[g]))),
+        ("helper: the head stays where it is", both(d.status[g] == e.status[g], iff(d.plan.victim[g], e.plan.victim[g]))),
     ]
 
 
@@ -111,6 +111,20 @@ RULES["displace"] = Rule(
     lambda d, e, g, blocks: [
         *_displaced(d, e, g),
         ("helper: the head does not run", either(e.status[g] == W, e.status[g] == S)),
+        ("one_queue: V0's queues in policy order", either(negate(d.config.vllm_v0), displacing.in_policy_order(d, "running"))),
+        (
+            "victim_is_last: nobody goes for a head that has room",
+            either(
+                displacing.lacks(e, g, blocks),
+                both(
+                    d.gpu.n == e.gpu.n,
+                    d.seqs == e.seqs,
+                    d.charged == e.charged,
+                    d.running.n == e.running.n,
+                    forall(1, lambda t: d.status[t] == e.status[t], lambda t: [[d.status[t]]]),
+                ),
+            ),
+        ),
     ],
     lambda d, g, blocks: (d.running.n, 0),
     laws,

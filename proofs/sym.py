@@ -148,14 +148,19 @@ class Dual(SBool):
         self.assumed = assumed
 
 
+def unused(name: str) -> str:
+    """A name that nothing in this run has. The same code gives the same names, so obligations of two cores can be compared."""
+    return f"{name}!{next(_fresh)}" if _current is None else f"{name}.{next(_current.names)}"
+
+
 def fresh(name: str = "x") -> SInt:
     """An integer about which nothing is known."""
-    return SInt(z3.Int(f"{name}!{next(_fresh)}"))
+    return SInt(z3.Int(unused(name)))
 
 
 def fresh_bool(name: str = "c") -> SBool:
     """A truth value about which nothing is known."""
-    return SBool(z3.Bool(f"{name}!{next(_fresh)}"))
+    return SBool(z3.Bool(unused(name)))
 
 
 def quantified() -> bool:
@@ -191,7 +196,7 @@ class ZMap:
 
     def havoc(self) -> None:
         """Forget everything."""
-        f = terms.function(f"{self.name}!{next(_fresh)}", self.arity, self.truth)
+        f = terms.function(unused(self.name), self.arity, self.truth)
         self.read = lambda *k: f(*k)  # a function of its own each time: its identity tells the version
 
     def fill(self, value: Any) -> None:
@@ -224,6 +229,7 @@ class Run:
 
     def __init__(self, prefix: list[bool], prune: bool = True) -> None:
         self.prefix, self.prune = prefix, prune
+        self.names = itertools.count()
         self.trail: list[bool] = []
         self.pending: list[list[bool]] = []
         self.log: list[Any] = []

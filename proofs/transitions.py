@@ -20,7 +20,7 @@ from kvproof.proofs.events import (
 )
 from kvproof.proofs.group_rules import bucket_shrinks, laws
 from kvproof.proofs.rules import RULES, Rule
-from kvproof.proofs.shapes import ZResults
+from kvproof.proofs.shapes import ZNumbers, ZResults
 from kvproof.proofs.sym import ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec import decisions, effects, ownership
 from kvproof.spec.invariants import calendars
@@ -155,7 +155,7 @@ RULES["expire"] = Rule(
 )
 
 
-def _plan_untouched(d: Any, idle: bool = False) -> Clauses:
+def _plan_untouched(d: Any) -> Clauses:
     p = d.plan
     return [
         (
@@ -170,7 +170,7 @@ def _plan_untouched(d: Any, idle: bool = False) -> Clauses:
             "helper: nobody samples or is idle",
             forall(
                 1,
-                lambda t: both(negate(d.sampling.has_[t]), either(idle, negate(d.idle.has_[t]))),
+                lambda t: both(negate(d.sampling.has_[t]), negate(d.idle.has_[t])),
                 lambda t: [[d.sampling.has_[t]], [d.idle.has_[t]]],
             ),
         ),
@@ -216,47 +216,36 @@ RULES["advance"] = Rule(
     ],
 )
 ACCEPT = ("born", "ungiven", "alarm", "due", "expires", "expiry")
+
+
+def _given(e: Any, g: Any, more: Any, results: Any) -> Any:
+    """May g, which decoded and has a result, get more than a token?"""
+    decoded = both(decodes(e, g), negate(e.idle.has_[g]), negate(e.sampling.has_[g]), negate(e.prefilled))
+    return both(more.has(g), decoded, results.has(g))
+
+
 RULES["accept"] = Rule(
     ACCEPT,
-    lambda d, e, done: [
-        *effects.everything(d, in_pass=True, clock_passed=True),
-        *_plan_untouched(d, idle=True),
+    lambda d, e, done, more, results: [
+        *effects.everything(d),
         (
-            "no_shared_write: who decoded writes into its own",
+            "recompute_keeps_output: nobody else gets more",
+            forall(
+                1, lambda g: either(d.born[g] == e.born[g], both(done[g], _given(e, g, more, results))), lambda g: [[d.born[g]]]
+            ),
+        ),
+        (
+            "recompute_keeps_output: exactly what lookahead gave",
             forall(
                 2,
                 lambda g, q: implies(
-                    both(negate(d.prefilled), decodes(d, g), negate(d.idle.has_[g]), d.members.has_[g, q]),
-                    d.refs.of[d.table.at[g, q, d.table.size_[g, q] - 1]] == 1,
+                    both(done[g], _given(e, g, more, results), e.members.has_[g, q]),
+                    d.born[g] == e.born[g] - effects.granted(e, g, q, more.of[g]),
                 ),
-                lambda g, q: [[d.members.has_[g, q]], [d.table.size_[g, q]]],
+                lambda g, q: [[e.members.has_[g, q], d.born[g]]],
             ),
         ),
-        (
-            "helper: alarm in time for a block",
-            forall(
-                2,
-                lambda g, q: implies(
-                    both(decodes(d, g), d.members.has_[g, q]), d.alarm[g] <= d.born[g] + d.span(d.table.size_[g, q]) + 1
-                ),
-                lambda g, q: [[d.members.has_[g, q]], [d.table.size_[g, q]]],
-            ),
-        ),
-        (
-            "recompute_keeps_output: only more, up to the limit",
-            forall(
-                1,
-                lambda g: both(
-                    d.born[g] <= e.born[g],
-                    either(d.born[g] == e.born[g], both(decodes(d, g), d.clock - d.born[g] <= d.limit[g])),
-                ),
-                lambda g: [[d.born[g]]],
-            ),
-        ),
-        (
-            "recompute_keeps_output: only who is said to",
-            forall(1, lambda g: either(d.born[g] == e.born[g], run().notes["gets_more"][g]), lambda g: [[d.born[g]]]),
-        ),
+        ("helper: numbered ones", forall(1, lambda g: implies(done[g], more.has(g)), lambda g: [[done[g]]])),
     ],
     laws=laws,
 )
@@ -265,9 +254,7 @@ RULES["accept"] = Rule(
 def case_commit() -> None:
     """The results of a step come back, for any set of results, any tokens of lookahead and any list of ended sequences."""
     d, results, ended = start(), ZResults(), ZMap("ended", 2, truth=True)
-    more, gets_more = ZMap("more", 2, truth=True), ZMap("gets_more", 1, truth=True)
-    run().assume(forall(2, lambda g, n: implies(more[g, n], gets_more[g]), lambda g, n: [[more[g, n]]]))
-    run().notes["gets_more"] = gets_more
+    more: Any = {} if fresh_bool("plain") else ZNumbers()
     e = d.snap()
     run().notes["clock_passed"] = True
     guarded(d.issued, schedule.commit, d, results, ended, more)
@@ -277,9 +264,16 @@ def case_commit() -> None:
     def advanced(g: Any) -> Any:
         scheduled = choose(e.prefilled, e.sampling.has_[g], both(decodes(e, g), negate(e.idle.has_[g])))
         now = tokens_of(e, g) + choose(both(scheduled, results.has(g)), 1, 0)
-        exact = either(tokens_of(d, g) == now, both(gets_more[g], decodes(e, g)))
-        return implies(both(unfinished(e, g), unfinished(d, g)), both(tokens_of(d, g) >= now, exact))
+        besides = False if more == {} else _given(e, g, more, results)
+        return implies(both(unfinished(e, g), unfinished(d, g)), either(besides, tokens_of(d, g) == now))
 
+    def got_more(g: Any, q: Any) -> Any:
+        some = both(_given(e, g, more, results), e.members.has_[g, q], unfinished(d, g))
+        return implies(some, tokens_of(d, g) == tokens_of(e, g) + 1 + effects.granted(e, g, q, more.of[g]))
+
+    if more != {}:
+        exact = forall(2, got_more, lambda g, q: [[e.members.has_[g, q], d.status[g]]])
+        prove([("recompute_keeps_output: exactly what lookahead gave", exact)], when)
     prove(
         [
             ("recompute_keeps_output: exactly who has a result advances", forall(1, advanced, lambda g: [[d.status[g]]])),

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from kvproof.core import admission, groups, running, schedule, swapping
+from kvproof.core import admission, displacing, groups, running, schedule, swapping
 from kvproof.core.errors import Rejected
 from kvproof.store.draft import Draft
 from kvproof.store.policies import AlwaysRecompute, AlwaysSwap
@@ -26,7 +26,12 @@ class AnyPolicy:
 POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
 
 
-PREFILLS = ("admit_next", "compute_next")
+PREFILLS = ("admit_next", "compute_next", "displace", "displace_next", "ask")
+HOMES: dict[str, Any] = {
+    **dict.fromkeys(("admit_next", "compute_next"), admission),
+    **dict.fromkeys(("displace", "displace_v0", "displace_next"), displacing),
+    "swap_in_next": swapping,
+}
 STEP = (*PREFILLS, "swap_in_next", "preempt", "make_room", "serve")
 """Steps of a pass that are tried on their own."""
 
@@ -40,15 +45,35 @@ def perform(d: Draft, action: Action) -> Any:
     """Call a transition, or a step of a pass."""
     name, *x = action
     if name == "commit":
-        return schedule.commit(d, Results(x[0]), *x[1:])
+        return schedule.commit(d, Results(x[0]), *x[1:2], *map(dict, x[2:]))
     if name == "serve":
         name = "serve_v0" if d.config.vllm_v0 else "serve"
+    if name == "schedule" and d.config.delay_factor:
+        d.begin(d.epoch)  # a step takes a unit of time
+    if name == "add" and d.config.delay_factor:
+        g = groups.add(d, *x)
+        d.arrival[g] = d.epoch
+        return g
     if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget", "deny_append"):
         return getattr(schedule if name == "schedule" else groups, name)(d, *x)
     if name not in PREFILLS:
         d.spent = spent_before(name, d.base)
-    home = admission if name in PREFILLS else swapping if name == "swap_in_next" else running
-    return getattr(home, name)(d, *x)
+    if name == "displace" and d.config.vllm_v0:
+        name = "displace_v0"
+    if name == "ask":
+        return ask(d, *x)
+    return getattr(HOMES.get(name, running), name)(d, *x)
+
+
+def ask(d: Draft, g: int, blocks: int, gone: bool) -> tuple[Any, ...]:
+    """What displacing asks of g, which is in line; `gone`: after it has evicted the last that runs, of that one."""
+    head = displacing.line_head(d)
+    if gone:
+        g = d.running.last()
+        running.evict(d, g, blocks % 2 == 0)
+        return (g, displacing.kept_back(d, g, False))
+    kept = displacing.kept_back(d, g, False), displacing.kept_back(d, g, True)
+    return (head, *kept, displacing.lacking(d, g), displacing.can_make_way(d, g, blocks))
 
 
 def steps(state: State, r: random.Random) -> list[Action]:
@@ -59,6 +84,12 @@ def steps(state: State, r: random.Random) -> list[Action]:
     late = state.due.get(state.clock)
     out: list[Action] = [("admit_next",)] if state.waiting[1] and not state.prefilling[1] else []
     out += [("compute_next",)] if state.prefilling[1] else []
+    if state.config.priority and state.running[1]:
+        line = (*state.waiting[1][:1], *state.swapped[1][:1])
+        for g in line if not state.config.vllm_v0 else ():
+            enough = state.gpu_free + Draft(state).behind(g)[0]
+            out += [("ask", g, enough + more, False) for more in (-2, -1, 0, 1)] + [("ask", g, r.choice((0, 1)), True)]
+        out += [("displace",), *(("displace_next", g, state.gpu_free + more) for g in line for more in (-1, 0, 1, 3))]
     out += [("swap_in_next",)] if state.swapped[1] and not late else []
     out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1])))]
     for g in r.sample(decoding, min(2, len(decoding))):
@@ -101,6 +132,7 @@ def some_config(r: random.Random) -> dict[str, Any]:
         "enable_chunked_prefill": chunked,
         "num_lookahead_slots": r.choice((0, 0, 0, 1, 2, 4)),
         "priority": r.random() < 0.3,
+        "delay_factor": r.choice((0, 0, 0, 1)),
     }
 
 
@@ -108,8 +140,9 @@ def actions(state: State, r: random.Random) -> list[Action]:
     """Calls worth trying here, legal or not."""
     prompt = r.choice((1, 1, 2, 3, 4, 5, 7, 9))
     known = list(state.status.to_dict())
+    rank = r.choice((-2, -1, 0, 0, 1)) if state.config.priority else 0
     out: list[Action] = [
-        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20)), *r.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1))), 0),
+        ("add", prompt, prompt + r.choice((1, 2, 3, 6, 12, 20)), *r.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1))), rank),
         ("add", prompt - 1, prompt + r.choice((-1, 0)), 1, 1, 0),
         ("add", prompt + 2, prompt, 1, 1, 0),
         ("add", prompt, prompt + 4, 1, 1, r.choice((-1, 1))),

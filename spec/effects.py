@@ -190,6 +190,15 @@ def decode_budget(d: Any) -> Clause:
     return ("budget_exact: a token per decoding sequence", either(d.config.vllm_v0, exact))
 
 
+def granted(e: Any, g: Any, q: Any, more: Any) -> Any:
+    """Of `more` tokens beyond the next one of g: those that its lookahead slots and its limit allow. q: any sequence of g."""
+    tokens = tokens_of(e, g)
+    room = e.span(e.table.size_[g, q]) - tokens
+    for most in (e.config.num_lookahead_slots, e.limit[g] - tokens - 1, more):
+        room = choose(most < room, most, room)
+    return choose(room > 0, room, 0)
+
+
 def nobody_due(d: Any) -> Clause:
     """After the running phase everybody who decodes has its slots."""
 

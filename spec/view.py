@@ -270,6 +270,19 @@ class View:
         """The place of g in policy order."""
         return int(self.priority[g]) * RANKS + g
 
+    def behind(self, g: int) -> tuple[int, int]:
+        """Blocks and seats of the running groups that rank below g."""
+        below = [h for h in self.running.ids if self.rank(h) >= self.rank(g)]
+        return sum(self.table.held[h] for h in below), sum(self.seats[h] for h in below)
+
+    def tokens_before(self, g: int) -> int:
+        """Tokens that the running groups which rank above g ask of a step."""
+        above = [h for h in self.running.ids if self.rank(h) < self.rank(g)]
+        rest = [h for h in above if self.prefilling.has_[h]]
+        decodes = [h for h in above if not self.prefilling.has_[h]]
+        tokens = [self.work(h, self.length[h]) - self.computed[h] for h in rest] + [self.members.n[h] for h in decodes]
+        return int(sum(tokens))
+
     @property
     def delay(self) -> bool:
         """Has the one that waits longest not waited long enough?"""

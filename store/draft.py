@@ -1,6 +1,6 @@
 """The Draft of a State that one transition edits."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kvproof.store.collections import Members, Refs, Stack, Table
@@ -322,6 +322,11 @@ class Draft:
         """body(self, g, q) for every pair."""
         for g, q in pairs:
             body(self, g, q)
+
+    def each_item(self, name: str, items: Mapping[int, int], body: Callable[..., None], *args: Any) -> None:
+        """body(self, g, n, *args) for every group and its number."""
+        for g, n in items.items():
+            body(self, g, n, *args)
 
     def close(self) -> State:
         """The next state. The draft must not be used again, except by `reopen`."""

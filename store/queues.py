@@ -102,12 +102,21 @@ class Queue:
 class Results:
     """The groups that have a result: `ids`, in any order, or None for "all that were scheduled"."""
 
-    __slots__ = ("ids", "missing", "queue")
+    __slots__ = ("_set", "ids", "missing", "queue")
 
     def __init__(self, ids: "Iterable[int] | None" = None) -> None:
         self.ids = None if ids is None else tuple(ids)
+        self._set: frozenset[int] | None = None
         self.queue: Any = None  # whom `compare` has seen, and who of them has no result
         self.missing: tuple[int, ...] = ()
+
+    def has(self, g: int) -> bool:
+        """Has g a result?"""
+        if self.ids is None:
+            return True
+        if self._set is None:
+            self._set = frozenset(self.ids)
+        return g in self._set
 
     def lacking(self, ids: Any) -> tuple[int, ...]:
         """Those of ids that have no result."""

@@ -26,12 +26,15 @@ def command(only: str | None, limit: int | None, jobs: int | None, as_json: bool
     if only is not None and not mutate.mutants(only):
         raise InputError(f"--only: no function of the core is called {only!r}")
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("mutants", total=None)
+        first, task = bar.add_task("the real core", total=None), bar.add_task("mutants", total=None)
+
+        def prepared(done: int, total: int, name: str) -> None:
+            bar.update(first, completed=done, total=total, description=f"the real core: {name}")
 
         def progress(done: int, total: int, verdict: Any) -> None:
             bar.update(task, completed=done, total=total, description=f"{verdict.where} {verdict.status}")
 
-        report = audit.run(only, jobs, limit, progress)
+        report = audit.run(only, jobs, limit, progress, prepared)
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:

@@ -21,6 +21,7 @@ LOOPS = {
     "each_running",
     "each_expiring",
     "each",
+    "each_item",
     "each_pair",
 }
 LATER = {"no_hazard_fenced", "head_advances", "every_request_ends", "bounded_preemptions"}

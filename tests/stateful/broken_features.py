@@ -1,7 +1,6 @@
 """Cores broken in one function each: groups of several sequences, priorities, cut prompts, lookahead, delay, denials, events."""
 
 from kvproof.core import admission, blocks, displacing, groups, running, schedule
-from kvproof.core.status import Status
 from kvproof.store.collections import Members
 from kvproof.store.draft import Draft
 
@@ -41,16 +40,26 @@ def arrival_only(d, prompt_tokens, limit, seats, reserve, priority):
     return REAL["add"](d, prompt_tokens, limit, seats, reserve, 0)
 
 
-def accept_one_too_many(d, g, more):
+def take_more(d, g, more):
+    if more > 0:
+        d.born[g] -= more
+        d.ungiven[g] = more + 1
+        d.due.move(g, groups.grown_until(d, g))
+        d.expiry.move(g, d.born[g] + d.limit[g])
+
+
+def accept_one_too_many(d, g, more, results):
     """Lookahead gives a token more than there are slots for."""
-    if d.status[g] == Status.RUNNING and not d.prefilled and not d.prefilling.has(g) and not d.idle.has(g):
+    if schedule.decoded(d, g) and results.has(g):
         tokens = d.clock - d.born[g]
-        more = min(more, d.capacity(g) + 2 - tokens, d.limit[g] - tokens)
-        if more > 0:
-            d.born[g] -= more
-            d.ungiven[g] = more + 1
-            d.due.move(g, groups.grown_until(d, g))
-            d.expiry.move(g, d.born[g] + d.limit[g])
+        take_more(d, g, min(more, d.capacity(g) + 1 - tokens, d.limit[g] - tokens - 1))
+
+
+def accept_without_a_result(d, g, more, results):
+    """Lookahead gives tokens to one whose result did not come."""
+    if schedule.decoded(d, g):
+        tokens, slots = d.clock - d.born[g], d.config.num_lookahead_slots
+        take_more(d, g, min(more, slots, d.capacity(g) - tokens, d.limit[g] - tokens - 1))
 
 
 def displace_one_more(d, g, blocks):
@@ -164,6 +173,7 @@ FEATURES = {
     trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements")),
     beam_gives_its_seat_back: (groups.finish_sequence, ("seats", "token counts")),
     arrival_only: (groups.add, ("policy order", "seats", "displaced")),
+    accept_without_a_result: (schedule.accept, ("counted once", "tokens of", "token", "results")),
     accept_one_too_many: (schedule.accept, ("table_length", "tokens of", "invariants", "counted once")),
     displace_one_more: (displacing.displace_next, ("displaced",)),
     displace_whoever_ranks_above: (displacing.displace_next, ("displaced", "victim_is_last")),

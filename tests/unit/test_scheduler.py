@@ -459,6 +459,28 @@ def test_accepted_tokens_are_a_whole_number(tokens):
     assert s.state is before
 
 
+@pytest.mark.parametrize("accepted", [[(0, 2), (0, 3)], [0], [(0,)], [(0, 2, 3)]])
+def test_what_lookahead_gave_is_said_once_of_a_request(accepted):
+    s = Scheduler(config(8, 0, num_lookahead_slots=4))
+    s.add_request(3, 20)
+    s.schedule()
+    before = s.state
+    with pytest.raises(Rejected, match="accepted"):
+        s.commit(None, (), accepted)
+    assert s.state is before
+
+
+@pytest.mark.parametrize("ended", [[0], [(0,)], [(0, "0")], [(0.0, 0)], [(True, 0)], [(None, 0)], [(-1, 0)], 5])
+def test_ended_sequences_are_tuples(ended):
+    s = Scheduler(config(8, 0))
+    s.add_request(3, 20)
+    s.schedule()
+    before = s.state
+    with pytest.raises(Rejected, match="ended must be tuples"):
+        s.commit(None, ended)
+    assert s.state is before
+
+
 def test_results_are_tuples_that_begin_with_an_id():
     s = Scheduler(config(8, 0))
     s.add_request(3, 20)
