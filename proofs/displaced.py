@@ -26,6 +26,13 @@ def case_displaced() -> None:
     prove(spec.step(d, e, g, blocks, last, went_on), "displace_next")
 
 
+def asked_for(g: Any, blocks: Any, when: str) -> None:
+    """Whoever makes way does so for g, and as many as free so many blocks."""
+    if "way" in run().notes:
+        head, needed = run().notes["way"]
+        run().prove(f"victim_is_last: for the head, and what it needs [{when}]", both(head == g, needed == blocks))
+
+
 def case_way() -> None:
     """kvproof: for whom others make way, and how many."""
     d = state(before_running)
@@ -50,6 +57,7 @@ def case_way() -> None:
         run().prove("victim_is_last: whether there is room without them, as the text says [displace]", iff(may, right))
         run().assume(iff(may, right))
     displacing.displace(d)
+    asked_for(g, blocks, "displace")
     prove(spec.way(d, e, g, blocks, delay, first, d.running.last() if d.running.n >= 1 else fresh("last")), "displace")
 
 
@@ -64,6 +72,7 @@ def case_way_v0() -> None:
         g = e.waiting.first()
         run().assume(blocks == spec.needed_v0(e, g))
     displacing.displace_v0(d)
+    asked_for(g, blocks, "displace_v0")
     prove(spec.way_v0(d, e, g, blocks, d.running.last() if d.running.n >= 1 else fresh("last")), "displace_v0")
 
 

@@ -12,7 +12,9 @@ FORGOTTEN = (
     "drop_group, the next line, removes the status like every other entry of g, and a status that is not stored is ABSENT."
 )
 SAME = "Where the mutant takes the other branch the two numbers are equal, and both branches compute that many tokens."
-RANKED = "The victim runs and g does not, so they are two groups; ranks of two groups differ, by priority or by id (below RANKS)."
+ALL = "Either way there is not room before nobody runs: whoever runs holds a block."
+LOOP = "d.repeat('displace', displace_next, g, d.config.num_gpu_blocks + 1): 1 -> "
+RANKED = "One of them runs and g does not, so they are two groups; ranks of two groups differ, by priority or by id (< RANKS)."
 WHOLE = "Where the mutant takes the other branch the prompt is as long as the whole budget, and fits exactly if nothing is spent."
 ARGUMENTS: Arguments = {
     ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
@@ -43,6 +45,10 @@ ARGUMENTS: Arguments = {
     ("admission.compute", "rest <= left: - 1"): SAME,
     ("displacing.displace_next", "d.rank(victim) < d.rank(g): to <="): RANKED,
     ("displacing.displace_next", "d.rank(victim) < d.rank(g): + 1"): RANKED,
+    ("displacing.displace_v0", LOOP + "2"): ALL,
+    ("displacing.displace_v0", LOOP + "0"): ALL,
+    ("displacing.can_make_way", "d.rank(d.running.first()) < d.rank(g): to <="): RANKED,
+    ("displacing.can_make_way", "d.rank(d.running.first()) < d.rank(g): + 1"): RANKED,
     ("profiles.to_return", "d.config.vllm_v0 and d.config.num_lookahead_slots > 0: without d.config.num_lookahead_slots > 0"): (
         "Without lookahead slots the tables of a group that comes back hold its tokens but perhaps the last, for which "
         "`outgrown` takes one block off: `more` is not above 0."

@@ -180,6 +180,22 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
 
 def _displace(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     """For the head of the line; whoever it is, if there is none."""
+    return [*_made_way(d, e), ("victim_is_last: the last that went was needed", _needed(d, e))]
+
+
+def _needed(d: Any, e: Any) -> bool:
+    """Did the head of the line lack room before the last victim went?"""
+    gone = [g for g, _ in d.plan.source.preempted]
+    line = e.waiting.ids[:1] if e.config.vllm_v0 else sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda h: e.key[h])
+    if not gone or not line:
+        return not gone
+    c, (g, v) = e.config, (line[0], gone[-1])
+    blocks = displacing.needed_v0(e, g) if c.vllm_v0 else displacing.needed(e, g)
+    seats = (0 if c.vllm_v0 and c.enable_chunked_prefill else d.seqs + e.seats[v]) + e.seats[g]
+    return bool(blocks > d.gpu.n - e.table.held[v] - c.watermark_blocks or seats > c.max_num_seqs)
+
+
+def _made_way(d: Any, e: Any) -> list[Clause]:
     first, last = (ids[0] if ids else -1 for ids in (e.running.ids, d.running.ids[::-1]))
     if e.config.vllm_v0:
         g = [*e.waiting.ids, -1][0]

@@ -106,9 +106,16 @@ def _displaced(d: Any, e: Any, g: Any) -> Clauses:
     ]
 
 
+def asked_for(g: Any, blocks: Any) -> Clauses:
+    """Nothing, but it is noted for whom others make way, and how many blocks that one is said to need."""
+    run().notes["way"] = g, blocks
+    return []
+
+
 RULES["displace"] = Rule(
     EVICT,
     lambda d, e, g, blocks: [
+        *asked_for(g, blocks),
         *_displaced(d, e, g),
         ("helper: the head does not run", either(e.status[g] == W, e.status[g] == S)),
         ("one_queue: V0's queues in policy order", either(negate(d.config.vllm_v0), displacing.in_policy_order(d, "running"))),

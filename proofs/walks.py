@@ -202,6 +202,8 @@ BATCH: dict[str, Any] = {
     "vllm_v0": False,
 }
 PASS: list[Action] = [("schedule",), ("commit", None, (), ())]
+RANKED = BATCH | {"max_num_batched_tokens": 12, "max_num_seqs": 4, "num_gpu_blocks": 12, "num_cpu_blocks": 12, "priority": True}
+SHORT = RANKED | {"max_num_batched_tokens": 5, "max_model_len": 5, "vllm_v0": True, "num_gpu_blocks": 8}
 RARE: list[tuple[dict[str, Any], list[Action]]] = [
     (  # a prefill is cut, then the only one that decodes, and ranks after it, finds no block
         BATCH,
@@ -218,5 +220,26 @@ RARE: list[tuple[dict[str, Any], list[Action]]] = [
         )
         for n in (5, 6)
     ),
+    *(  # with priorities, one runs, and those in line are swapped, or one that waits stands between them
+        (RANKED, [*[("add", 2, 20, 1, 1, 0)] * 4, *PASS, *gone])
+        for gone in (
+            [("preempt", 0, "swap"), ("preempt", 1, "swap")],
+            [("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
+        )
+    ),
+    *(  # one that is swapped lacks a seat, which who ranks below it has got by a fork; nobody waits, so nothing is delayed
+        (
+            RANKED | {"max_num_seqs": 2, "delay_factor": delay},
+            [*[("add", 2, 20, 1, 1, 0)] * 2, *PASS * 4, ("preempt", 0, "swap"), ("fork", 1, 0, 1)],
+        )
+        for delay in (0, 1)
+    ),
+    (  # one that has come just now lacks the only seat, and ranks above who has it
+        RANKED | {"max_num_seqs": 1, "delay_factor": 1},
+        [("add", 2, 20, 1, 1, 0), *PASS * 2, ("add", 2, 20, 1, 1, -1)],
+    ),
+    (SHORT, [*[("add", 2, 9, 1, 1, 1)] * 2, *PASS, ("add", 5, 9, 1, 1, -5)]),  # V0: as long as the budget, and longer
+    (SHORT, [("add", 1, 9, 1, 1, 1), *PASS, ("add", 6, 9, 1, 1, -5)]),
+    (SHORT, [("add", 2, 9, 1, 1, 1), ("add", 2, 9, 1, 1, -1), *PASS]),  # V0: those that run are not in policy order
 ]
 """States that walks hardly come to."""

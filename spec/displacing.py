@@ -76,7 +76,7 @@ def in_policy_order(d: Any, name: str) -> Truth:
     def clause(t: Any, u: Any) -> Truth:
         return implies(both(has[t], has[u], d.key[t] < d.key[u]), lambda: d.rank(t) < d.rank(u))
 
-    return d.forall("groups", clause, lambda t, u: [[has[t], has[u]]])
+    return d.forall("neighbours", clause, lambda t, u: [[has[t], has[u]]])
 
 
 def way_v0(d: Any, e: Any, g: Any, blocks: Any, last: Any) -> list[Clause]:

@@ -3,6 +3,7 @@
 ARITY = {
     "group": 1,
     "groups": 2,
+    "neighbours": 2,
     "sequence": 2,
     "siblings": 3,
     "slot": 3,
@@ -13,6 +14,7 @@ ARITY = {
 }
 """Domain -> number of variables.
 
-group: g. groups: g, h. sequence: (g, q). siblings: (g, p, q) of one group. slot: (g, q, i). block: b (host blocks too).
+group: g. groups: g, h. neighbours: g, h in one queue.
+sequence: (g, q). siblings: (g, p, q) of one group. slot: (g, q, i). block: b (host blocks too).
 reference: (b, k). place: position k in a free list. due: (clock, g).
 """

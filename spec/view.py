@@ -330,6 +330,11 @@ class View:
         yield from ((g,) for g in (*sorted(known), max(known, default=-1) + 1))
         yield from self._with_before("group")
 
+    def _neighbours(self) -> Tuples:
+        """Those that follow each other in a queue: enough for its order."""
+        for queue in (self.running, self.waiting):
+            yield from zip(queue.ids, queue.ids[1:], strict=False)
+
     def _groups(self) -> Tuples:
         """The pairs of which clauses speak: with one key, or the first named by the plan. All pairs would be too many."""
         groups = [g for (g,) in self.domain("group")]
