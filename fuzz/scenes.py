@@ -78,6 +78,13 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
             *(("preempt", (1, "swap")), *STEP, ("abort", (1,))),
         ),
     ),
+    "siblings are aborted while they are recomputed": (
+        CUT,
+        (
+            *(("add", (3, 9)), *STEP, ("fork", (0, 0)), *STEP, *STEP),
+            *(("preempt", (0, "recompute")), *STEP, ("abort", (0,)), *STEP),
+        ),
+    ),
     "admission waits": (
         SIZES | {"delay_factor": 5},
         (("add", (3, 9)), ("schedule", (3,)), ("commit", ()), ("add", (3, 9)), *STEP, *STEP),
