@@ -1,25 +1,40 @@
-"""What an engine tells `Scheduler.commit`, read: wrong forms raise Rejected before anything has changed."""
+"""What an engine tells a scheduler, read: wrong forms raise Rejected before anything has changed."""
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from operator import itemgetter
 
 from kvproof.core.errors import Rejected
 from kvproof.store.queues import Results
+from kvproof.store.state import State
 
+Ended = tuple[tuple[int, int], ...]
 EVERYBODY = Results()
-first = itemgetter(0)
 ENDED = "ended must be tuples (id, sequence) or (id, sequence, why)"
+RESULTS = "results must be tuples that begin with the id of a request"
+id_in = itemgetter(0)
 
 
 def ids_of(results: Iterable[Sequence[int]] | None) -> Results:
     """The groups that have a result; None: all of them."""
     try:
-        return EVERYBODY if results is None else Results(map(first, results))
+        return EVERYBODY if results is None else Results(map(id_in, results))
     except (TypeError, IndexError, KeyError):
-        raise Rejected("results must be tuples that begin with the id of a request") from None
+        raise Rejected(RESULTS) from None
 
 
-Ended = tuple[tuple[int, int], ...]
+def check_ids(ids: Results, state: State) -> None:
+    """Every result is that of a request that was added once. Fast if they are those that run, in their order."""
+    try:
+        if not ids.ids or ids.compare(state.running, state.prefilling):
+            return
+    except TypeError:
+        raise Rejected(RESULTS) from None
+    if any(type(g) is not int for g in ids.ids):
+        raise Rejected(RESULTS)
+    for g in (max(ids.ids), min(ids.ids)):
+        if not 0 <= g < state.ticket:
+            raise Rejected(f"no request has the id {g}")
 
 
 def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]]) -> tuple[Ended, dict[int, str]]:
@@ -38,12 +53,21 @@ def more_of(accepted: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Tokens beyond the first, by group."""
     out: dict[int, int] = {}
     try:
-        for g, tokens in accepted:
-            if type(tokens) is not int or tokens < 1:
-                raise Rejected("accepted tokens must be an integer >= 1")
-            if g in out:
-                raise Rejected(f"accepted tokens of request {g} are given twice")
-            out[g] = tokens - 1
+        told = tuple((g, tokens) for g, tokens in accepted)
     except (TypeError, ValueError):
         raise Rejected("accepted must be tuples (id, tokens)") from None
+    for g, tokens in told:
+        if type(g) is not int:
+            raise Rejected("accepted must be tuples (id, tokens)")
+        if type(tokens) is not int or tokens < 1:
+            raise Rejected("accepted tokens must be an integer >= 1")
+        if g in out:
+            raise Rejected(f"accepted tokens of request {g} are given twice")
+        out[g] = tokens - 1
     return out
+
+
+def check_time(now: float) -> None:
+    """A number on some clock."""
+    if isinstance(now, bool) or not isinstance(now, (int, float)) or not isfinite(now):
+        raise Rejected("now must be a finite number")

@@ -13,7 +13,7 @@ from kvproof.core import groups, schedule
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
-from kvproof.inputs import ends_of, ids_of, more_of
+from kvproof.inputs import check_ids, check_time, ends_of, ids_of, more_of
 from kvproof.logs import log, tell_pass
 from kvproof.metrics import causes_of
 from kvproof.observed import Observed
@@ -167,6 +167,7 @@ class Scheduler(Observed):
             reserve = 1 if beam_width is None else seats
             g = groups.add(d, prompt_tokens, limit, seats, reserve, priority if self.config.priority else 0)
             if self.config.delay_factor:
+                check_time(now)
                 d.arrival[g] = now
         except BaseException:
             self._undo(d)
@@ -179,13 +180,15 @@ class Scheduler(Observed):
         return g
 
     def schedule(self, now: float = 0) -> Plan:
-        """Decide one step. Execute the plan, then `commit`. Never raises but for calling it twice without a commit.
+        """Decide one step. Execute the plan, then `commit`. Raises Rejected if it is called twice without a commit, or `now` is
+        needed and no number.
 
         now: the time on any clock that does not go back; needed for `delay_factor` only.
         """
         d = self._open()
         try:
             if self.config.delay_factor:
+                check_time(now)
                 d.begin(now)
             forced = tuple(self._forced.items()) if self._forced else schedule.NOBODY
             schedule.schedule(d, forced)
@@ -233,10 +236,7 @@ class Scheduler(Observed):
         more = more_of(accepted) if accepted else schedule.NOTHING
         d = self._open()
         try:
-            if ids.ids and not ids.compare(self.state.running, self.state.prefilling):
-                for g in (max(ids.ids), min(ids.ids)):
-                    if not 0 <= g < self.state.ticket:
-                        raise Rejected(f"no request has the id {g}")
+            check_ids(ids, self.state)
             schedule.commit(d, ids, pairs, more)
         except BaseException:
             self._undo(d)

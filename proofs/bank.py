@@ -220,10 +220,9 @@ def alike(state: State, action: Action) -> tuple[Any, ...]:
 def in_line(state: State) -> tuple[Any, ...]:
     """Who stands first in line, and how it ranks among those that run."""
     e = View(state)
-    line = sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda g: e.key[g])
-    if not line or not e.running.ids:
+    g = walks.head(e)
+    if g < 0 or not e.running.ids:
         return ()
-    g = line[0]
     above = sum(e.rank(h) < e.rank(g) for h in e.running.ids)
     freed, seats = e.behind(g)
     short = e.rows(g, e.length[g]) - e.gpu.n - freed

@@ -15,6 +15,7 @@ from kvproof.proofs import (
     step_rules,
     swap_rules,
     transitions,
+    way_rules,
 )
 from kvproof.proofs.contracts import Contract
 from kvproof.proofs.draft import ZDraft
@@ -78,4 +79,5 @@ __all__ = [
     "rebuild_rules",
     "step_rules",
     "swap_rules",
+    "way_rules",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvproof.core.status import Status
+from kvproof.proofs import walks
 from kvproof.proofs.walks import STEP
 from kvproof.spec import decisions, displacing, effects
 from kvproof.spec.check import head, lists, representation
@@ -171,53 +172,46 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
     "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], _last(e), r),
-    "displace": lambda d, e, x, r: _displace(d, e, x, r),
+    "displace": lambda d, e, x, r: [
+        *_made_way(d, e),
+        ("victim_is_last: the last that went was needed", _needed(d, e)),
+    ],
     "ask": lambda d, e, x, r: _ask(d, e, x, r),
-    "displace_next": lambda d, e, x, r: _displace_next(d, e, x, r),
+    "displace_next": lambda d, e, x, r: displacing.step(d, e, x[0], x[1], _last(e), r),
     "serve": lambda d, e, x, r: decisions.service(d, e, x[0]),
 }
 
 
-def _displace(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
-    """For the head of the line; whoever it is, if there is none."""
-    return [*_made_way(d, e), ("victim_is_last: the last that went was needed", _needed(d, e))]
+def _needs(e: Any, g: int) -> int:
+    """Blocks that g, the head of the line, needs; -1 is nobody."""
+    return int((displacing.needed_v0 if e.config.vllm_v0 else displacing.needed)(e, g)) if g >= 0 else 0
 
 
 def _needed(d: Any, e: Any) -> bool:
     """Did the head of the line lack room before the last victim went?"""
-    gone = [g for g, _ in d.plan.source.preempted]
-    line = e.waiting.ids[:1] if e.config.vllm_v0 else sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda h: e.key[h])
-    if not gone or not line:
+    gone, g = [v for v, _ in d.plan.source.preempted], walks.head(e)
+    if not gone or g < 0:
         return not gone
-    c, (g, v) = e.config, (line[0], gone[-1])
-    blocks = displacing.needed_v0(e, g) if c.vllm_v0 else displacing.needed(e, g)
+    c, v = e.config, gone[-1]
     seats = (0 if c.vllm_v0 and c.enable_chunked_prefill else d.seqs + e.seats[v]) + e.seats[g]
-    return bool(blocks > d.gpu.n - e.table.held[v] - c.watermark_blocks or seats > c.max_num_seqs)
+    return bool(_needs(e, g) > d.gpu.n - e.table.held[v] - c.watermark_blocks or seats > c.max_num_seqs)
 
 
 def _made_way(d: Any, e: Any) -> list[Clause]:
     first, last = (ids[0] if ids else -1 for ids in (e.running.ids, d.running.ids[::-1]))
+    g = walks.head(e)
     if e.config.vllm_v0:
-        g = [*e.waiting.ids, -1][0]
-        return displacing.way_v0(d, e, g, displacing.needed_v0(e, g) if g >= 0 else 0, last)
-    line = sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda h: e.key[h])
-    g = [*line, -1][0]
-    return displacing.way(d, e, g, displacing.needed(e, g) if g >= 0 else 0, e.delay, first, last)
+        return displacing.way_v0(d, e, g, _needs(e, g), last)
+    return displacing.way(d, e, g, _needs(e, g), e.delay, first, last)
 
 
 def _ask(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     g, blocks, gone = x
     if gone:
         return [("victim_is_last: who would not come in, as the text says", r == (e.running.ids[-1], True))]
-    line = sorted([*e.waiting.ids[:1], *e.swapped.ids[:1]], key=lambda h: e.key[h])
     kept = [bool(displacing.kept_back(e, g, delay)) for delay in (False, True)]
     room = bool(displacing.makes_way(e, g, blocks, e.running.ids[0]))
-    return [("victim_is_last: asked, as the text says", r == (line[0], *kept, displacing.needed(e, g), room))]
-
-
-def _displace_next(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
-    g, blocks = x
-    return displacing.step(d, e, g, blocks, _last(e), r)
+    return [("victim_is_last: asked, as the text says", r == (walks.head(e), *kept, displacing.needed(e, g), room))]
 
 
 AFTER: dict[str, Callable[..., list[Clause]]] = {

@@ -5,6 +5,7 @@ from typing import Any
 
 from kvproof.core import admission, displacing, groups, running, schedule, swapping
 from kvproof.core.errors import Rejected
+from kvproof.spec.view import View
 from kvproof.store.draft import Draft
 from kvproof.store.policies import AlwaysRecompute, AlwaysSwap
 from kvproof.store.queues import Results
@@ -26,19 +27,20 @@ class AnyPolicy:
 POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
 
 
-PREFILLS = ("admit_next", "compute_next", "displace", "displace_next", "ask")
+EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask")
+"""Steps before which the pass may have spent nothing."""
 HOMES: dict[str, Any] = {
     **dict.fromkeys(("admit_next", "compute_next"), admission),
     **dict.fromkeys(("displace", "displace_v0", "displace_next"), displacing),
     "swap_in_next": swapping,
 }
-STEP = (*PREFILLS, "swap_in_next", "preempt", "make_room", "serve")
+STEP = (*EARLY, "swap_in_next", "preempt", "make_room", "serve")
 """Steps of a pass that are tried on their own."""
 
 
 def spent_before(name: str, state: State) -> int:
     """The budget spent where a step is taken: a decode step has been charged for everybody who decodes."""
-    return state.decoders if name in STEP and name not in PREFILLS and not state.config.vllm_v0 else 0
+    return state.decoders if name in STEP and name not in EARLY and not state.config.vllm_v0 else 0
 
 
 def perform(d: Draft, action: Action) -> Any:
@@ -56,7 +58,7 @@ def perform(d: Draft, action: Action) -> Any:
         return g
     if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget", "deny_append"):
         return getattr(schedule if name == "schedule" else groups, name)(d, *x)
-    if name not in PREFILLS:
+    if name not in EARLY:
         d.spent = spent_before(name, d.base)
     if name == "displace" and d.config.vllm_v0:
         name = "displace_v0"
@@ -74,6 +76,12 @@ def ask(d: Draft, g: int, blocks: int, gone: bool) -> tuple[Any, ...]:
         return (g, displacing.kept_back(d, g, False))
     kept = displacing.kept_back(d, g, False), displacing.kept_back(d, g, True)
     return (head, *kept, displacing.lacking(d, g), displacing.can_make_way(d, g, blocks))
+
+
+def head(e: View) -> int:
+    """Who is first of all that wait (and, in kvproof, are swapped); -1 if nobody is."""
+    swapped = () if e.config.vllm_v0 else e.swapped.ids[:1]
+    return min((*e.waiting.ids[:1], *swapped), key=lambda g: e.key[g], default=-1)
 
 
 def steps(state: State, r: random.Random) -> list[Action]:

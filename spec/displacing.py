@@ -74,7 +74,7 @@ def in_policy_order(d: Any, name: str) -> Truth:
     has = getattr(d, name).has_
 
     def clause(t: Any, u: Any) -> Truth:
-        return implies(both(has[t], has[u], d.key[t] < d.key[u]), lambda: d.rank(t) < d.rank(u))
+        return implies(both(has[t], has[u], d.key[t] < d.key[u]), lambda: d.rank(t) <= d.rank(u))
 
     return d.forall("neighbours", clause, lambda t, u: [[has[t], has[u]]])
 

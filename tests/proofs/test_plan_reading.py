@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from symbolic_run import filled, known
 
-from kvproof.proofs.draft import ZPlan
+from kvproof.proofs.plan_shape import ZPlan
 from kvproof.spec.planview import PlanView
 from kvproof.spec.told import Told
 from kvproof.store.plan import PlanDraft

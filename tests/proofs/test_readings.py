@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from symbolic_run import filled, known
 
 from kvproof.proofs import block_shapes, shapes
-from kvproof.proofs.draft import ZPlan
+from kvproof.proofs.plan_shape import ZPlan
 from kvproof.proofs.sym import ZMap
 from kvproof.store.collections import Stack, cell_blocks, cells
 from kvproof.store.queues import Queue, Results, Twin

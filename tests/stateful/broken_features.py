@@ -173,7 +173,7 @@ FEATURES = {
     trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements")),
     beam_gives_its_seat_back: (groups.finish_sequence, ("seats", "token counts")),
     arrival_only: (groups.add, ("policy order", "seats", "displaced")),
-    accept_without_a_result: (schedule.accept, ("counted once", "tokens of", "token", "results")),
+    accept_without_a_result: (schedule.accept, ("counted once", "tokens of")),
     accept_one_too_many: (schedule.accept, ("table_length", "tokens of", "invariants", "counted once")),
     displace_one_more: (displacing.displace_next, ("displaced",)),
     displace_whoever_ranks_above: (displacing.displace_next, ("displaced", "victim_is_last")),

@@ -4,50 +4,15 @@ import copy
 import random
 
 import pytest
+from pools import check_pools, config, finish, step
 
 from kvproof import Config, ConfigError, Rejected, Scheduler, Status
 from kvproof.core import blocks, groups
 from kvproof.fake_engine import FakeEngine, alone
 from kvproof.fuzz.oracle import contents
-from kvproof.store.collections import cell_blocks, row
 from kvproof.store.draft import Draft
 
 MODES = ("recompute", "swap")
-
-
-def config(gpu: int, cpu: int = 0, **fields) -> Config:
-    return Config(num_gpu_blocks=gpu, num_cpu_blocks=cpu, **{"block_size": 4, "max_model_len": 64, **fields})
-
-
-def check_pools(s: Scheduler) -> None:
-    """Counters equal list lengths, no block is free twice, none is both free and held, none is lost."""
-    state = s.state
-    held = set()
-    for g in (*state.running[1], *state.swapped[1]):
-        for q in state.members.get(g, ((0,), 1))[0]:
-            held |= set(row(state.table, g, q))
-    gpu, cpu = cell_blocks(state.gpu), cell_blocks(state.cpu)
-    assert (len(gpu), len(cpu)) == (state.gpu_free, state.cpu_free)
-    n, m = s.config.num_gpu_blocks, s.config.num_cpu_blocks
-    assert sorted([*gpu, *cpu, *held]) == list(range(n + m))
-    assert all(b < n for b in gpu) and all(b >= n for b in cpu)
-
-
-def step(s: Scheduler, *arguments, **more):
-    plan = s.schedule()
-    check_pools(s)
-    outcomes = s.commit(*arguments, **more)
-    check_pools(s)
-    return plan, outcomes
-
-
-def finish(s: Scheduler):
-    """Run to the end; returns all outcomes by group."""
-    out = {}
-    while s.unfinished:
-        out |= {o.group: o for o in step(s)[1]}
-    assert (s.state.gpu_free, s.state.cpu_free) == (s.config.num_gpu_blocks, s.config.num_cpu_blocks)
-    return out
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -425,70 +390,6 @@ def test_a_copy_goes_its_own_way(copied):
     assert (other.unfinished, s.unfinished) == (1, 2)
     check_pools(other)
     check_pools(s)
-
-
-def test_what_lookahead_gave_counts_only_for_who_decoded_and_has_a_result():
-    s = Scheduler(config(8, 0, num_lookahead_slots=4))
-    a, b = s.add_request(3, 20), s.add_request(3, 20)
-    step(s)
-    s.schedule()
-    s.commit([(a,)], (), [(a, 3), (b, 3)])
-    assert [s.state.clock - s.state.born[g] for g in (a, b)] == [7, 4]
-    s.schedule()
-    s.commit(None, (), [(a, 9)])  # one token, and as many as there are lookahead slots
-    assert s.state.clock - s.state.born[a] == 12
-
-
-def test_without_lookahead_slots_nobody_gets_more_than_a_token():
-    s = Scheduler(config(8, 0))
-    g = s.add_request(3, 20)
-    step(s)
-    s.schedule()
-    s.commit(None, (), [(g, 3)])
-    assert s.state.clock - s.state.born[g] == 5
-
-
-@pytest.mark.parametrize("tokens", [1.5, 0, -1, True, "2", None])
-def test_accepted_tokens_are_a_whole_number(tokens):
-    s = Scheduler(config(8, 0, num_lookahead_slots=4))
-    g = s.add_request(3, 20)
-    s.schedule()
-    before = s.state
-    with pytest.raises(Rejected, match="accepted tokens must be an integer >= 1"):
-        s.commit(None, (), [(g, tokens)])
-    assert s.state is before
-
-
-@pytest.mark.parametrize("accepted", [[(0, 2), (0, 3)], [0], [(0,)], [(0, 2, 3)]])
-def test_what_lookahead_gave_is_said_once_of_a_request(accepted):
-    s = Scheduler(config(8, 0, num_lookahead_slots=4))
-    s.add_request(3, 20)
-    s.schedule()
-    before = s.state
-    with pytest.raises(Rejected, match="accepted"):
-        s.commit(None, (), accepted)
-    assert s.state is before
-
-
-@pytest.mark.parametrize("ended", [[0], [(0,)], [(0, "0")], [(0.0, 0)], [(True, 0)], [(None, 0)], [(-1, 0)], 5])
-def test_ended_sequences_are_tuples(ended):
-    s = Scheduler(config(8, 0))
-    s.add_request(3, 20)
-    s.schedule()
-    before = s.state
-    with pytest.raises(Rejected, match="ended must be tuples"):
-        s.commit(None, ended)
-    assert s.state is before
-
-
-def test_results_are_tuples_that_begin_with_an_id():
-    s = Scheduler(config(8, 0))
-    s.add_request(3, 20)
-    s.schedule()
-    for results in ([0], 5, [()]):
-        with pytest.raises(Rejected, match="results must be tuples that begin with the id of a request"):
-            s.commit(results)
-    assert s.state.issued
 
 
 @pytest.mark.parametrize("mode", ["auto", "Swap", 5, []])
