@@ -152,7 +152,8 @@ def some_edits(frozen: Any, r: random.Random) -> Edits:
         value = scalars["clock"] + r.choice((0, 0, 1, 2))
     edits: Edits = ((kind, g, value),)
     if kind in ("max_num_seqs", "max_num_batched_tokens"):  # tight ones are met more often
-        value = max(1, scalars["seqs"] + r.choice((0, 0, 1, 2)))
+        over = scalars["config"].vllm_v0 and scalars["config"].enable_chunked_prefill  # V0 may have admitted too many
+        value = max(1, scalars["seqs"] + r.choice((-1, 0, 1) if over else (0, 0, 1, 2)))
         edits = (("max_num_seqs", 0, value), (kind, 0, value))
     try:
         state = thaw(edited(frozen, edits))

@@ -16,7 +16,32 @@ ALL = "Either way there is not room before nobody runs: whoever runs holds a blo
 LOOP = "d.repeat('displace', displace_next, g, d.config.num_gpu_blocks + 1): 1 -> "
 RANKED = "One of them runs and g does not, so they are two groups; ranks of two groups differ, by priority or by id (< RANKS)."
 WHOLE = "Where the mutant takes the other branch the prompt is as long as the whole budget, and fits exactly if nothing is spent."
+EQUAL = "Where the mutant takes the other branch it sets the number to what it is."
+LONGER = (
+    "Trimming takes the blocks beyond those of the tokens. Without lookahead slots, or with siblings (who get none), there are "
+    "none: trim_next says no at once."
+)
+TRIM = "d.config.num_lookahead_slots > 0 and d.members.count(g) == 1"
 ARGUMENTS: Arguments = {
+    ("schedule.accept", "room > d.config.num_lookahead_slots: to >="): EQUAL,
+    ("schedule.accept", "room > d.config.num_lookahead_slots: - 1"): EQUAL,
+    ("schedule.accept", "room > d.limit[g] - tokens - 1: to >="): EQUAL,
+    ("schedule.accept", "room > d.limit[g] - tokens - 1: - 1"): EQUAL,
+    ("schedule.accept", "if room > d.limit[g] - tokens - 1:: 1 -> 2"): EQUAL,
+    **{
+        ("groups.fork", change): LONGER
+        for change in (
+            *(
+                f"{TRIM}: and <-> or",
+                f"{TRIM}: without d.config.num_lookahead_slots > 0",
+                f"{TRIM}: without d.members.count(g) == 1",
+            ),
+            *("d.config.num_lookahead_slots > 0: to >=", f"if {TRIM}:: 0 -> -1"),
+            "d.members.count(g) == 1: to >=",
+        )
+    },
+    ("schedule.accept", "more > room: to >="): EQUAL,
+    ("schedule.accept", "more > room: - 1"): EQUAL,
     ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
     "The line is read by the proofs, for which the group has no member before it.",
     (

@@ -128,6 +128,14 @@ def _heads(d: Any) -> list[int]:
     return [*line, *stayed[:1], -1]
 
 
+def _stands(d: Any, places: dict[int, int]) -> bool:
+    """V0, after a step of decodes and prompts: those that run stand in the order of `decisions.standing`."""
+    if not (d.config.vllm_v0 and d.config.enable_chunked_prefill):
+        return True
+    right = [int(decisions.standing(d, g)) for g in d.running.ids]
+    return right == sorted(right) == [places[g] for g in d.running.ids]
+
+
 def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     p = d.plan
     calm = not e.testing and not (x and x[0])
@@ -137,6 +145,7 @@ def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         *(head(d, e) if calm else ()),
         *(c for g in _heads(d) for c in decisions.turns(d, e, g, calm)),
         ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
+        ("one_queue: the order of V0's running queue", _stands(d, r)),
         effects.prefills_exclusive(d),
     ]
 

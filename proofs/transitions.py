@@ -224,6 +224,11 @@ def _given(e: Any, g: Any, more: Any, results: Any) -> Any:
     return both(more.has(g), decoded, results.has(g))
 
 
+def _gets(born: Any, d: Any, e: Any, g: Any, besides: Any) -> Any:
+    """g is so much younger, and has had one token and these at once."""
+    return both(born == -besides, d.ungiven[g] == choose(besides > 0, besides + 1, e.ungiven[g]))
+
+
 RULES["accept"] = Rule(
     ACCEPT,
     lambda d, e, done, more, results: [
@@ -231,7 +236,11 @@ RULES["accept"] = Rule(
         (
             "recompute_keeps_output: nobody else gets more",
             forall(
-                1, lambda g: either(d.born[g] == e.born[g], both(done[g], _given(e, g, more, results))), lambda g: [[d.born[g]]]
+                1,
+                lambda g: either(
+                    both(d.born[g] == e.born[g], d.ungiven[g] == e.ungiven[g]), both(done[g], _given(e, g, more, results))
+                ),
+                lambda g: [[d.born[g]], [d.ungiven[g]]],
             ),
         ),
         (
@@ -240,9 +249,9 @@ RULES["accept"] = Rule(
                 2,
                 lambda g, q: implies(
                     both(done[g], _given(e, g, more, results), e.members.has_[g, q]),
-                    d.born[g] == e.born[g] - effects.granted(e, g, q, more.of[g]),
+                    _gets(d.born[g] - e.born[g], d, e, g, effects.granted(e, g, q, more.of[g])),
                 ),
-                lambda g, q: [[e.members.has_[g, q], d.born[g]]],
+                lambda g, q: [[e.members.has_[g, q], d.born[g]], [e.members.has_[g, q], d.ungiven[g]]],
             ),
         ),
         ("helper: numbered ones", forall(1, lambda g: implies(done[g], more.has(g)), lambda g: [[done[g]]])),
@@ -265,11 +274,12 @@ def case_commit() -> None:
         scheduled = choose(e.prefilled, e.sampling.has_[g], both(decodes(e, g), negate(e.idle.has_[g])))
         now = tokens_of(e, g) + choose(both(scheduled, results.has(g)), 1, 0)
         besides = False if more == {} else _given(e, g, more, results)
-        return implies(both(unfinished(e, g), unfinished(d, g)), either(besides, tokens_of(d, g) == now))
+        plain = both(tokens_of(d, g) == now, d.ungiven[g] == e.ungiven[g])
+        return implies(both(unfinished(e, g), unfinished(d, g)), either(besides, plain))
 
     def got_more(g: Any, q: Any) -> Any:
         some = both(_given(e, g, more, results), e.members.has_[g, q], unfinished(d, g))
-        return implies(some, tokens_of(d, g) == tokens_of(e, g) + 1 + effects.granted(e, g, q, more.of[g]))
+        return implies(some, _gets(tokens_of(e, g) + 1 - tokens_of(d, g), d, e, g, effects.granted(e, g, q, more.of[g])))
 
     if more != {}:
         exact = forall(2, got_more, lambda g, q: [[e.members.has_[g, q], d.status[g]]])

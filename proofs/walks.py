@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from kvproof.core import admission, displacing, groups, running, schedule, swapping
+from kvproof.core import admission, displacing, groups, profiles, running, schedule, swapping
 from kvproof.core.errors import Rejected
 from kvproof.spec.view import View
 from kvproof.store.draft import Draft
@@ -56,8 +56,11 @@ def perform(d: Draft, action: Action) -> Any:
         g = groups.add(d, *x)
         d.arrival[g] = d.epoch
         return g
-    if name in ("schedule", "add", "abort", "fork", "finish_sequence", "forget", "deny_append"):
-        return getattr(schedule if name == "schedule" else groups, name)(d, *x)
+    if name == "schedule":
+        schedule.schedule(d, *x)
+        return {g: profiles.standing(d, g) for g in d.running.ids}
+    if name in ("add", "abort", "fork", "finish_sequence", "forget", "deny_append"):
+        return getattr(groups, name)(d, *x)
     if name not in EARLY:
         d.spent = spent_before(name, d.base)
     if name == "displace" and d.config.vllm_v0:
@@ -164,8 +167,9 @@ def actions(state: State, r: random.Random) -> list[Action]:
     if r.random() < 0.15:
         ended = (*ended, (r.choice([*known, 99]), r.choice((0, 1, 7))))
     some = tuple(g for g in running if r.random() < 0.7)
-    more = tuple((g, r.choice((1, 1, 2, 3))) for g in known if r.random() < 0.7)
+    more = tuple((g, r.choice((-1, 0, 1, 1, 2, 3))) for g in known if r.random() < 0.7)
     out += [("commit", None, (), ()), ("commit", some, ended, ()), ("commit", None, ended, more), ("commit", (), (), ())]
+    out += [("commit", some, (), more)] if more and state.config.num_lookahead_slots else []
     out += [("deny_append", g, r.choice((0, 1))) for g in r.sample([*known, 99], 1)]
     out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
     out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]

@@ -183,17 +183,19 @@ def of_pass(d: Any, e: Any, calm: Truth = True) -> list[Clause]:
 def of_commit(d: Any, e: Any, got: Any, more: Any) -> list[Clause]:
     """Who was scheduled for a token and has a result (`got[g]`) advances by one, nobody else; who goes on keeps its status.
 
-    more[g]: further tokens that lookahead gave it, if it decoded, as far as its lookahead slots and its limit allow.
+    more[g]: further tokens that lookahead gave it, if it decoded, as far as its lookahead slots and its limit allow. `ungiven[g]`
+    is how many it had at once then.
     """
 
     def clause(g: Any) -> Truth:
         scheduled = choose(e.prefilled, e.sampling.has_[g], both(decodes(e, g), negate(e.idle.has_[g])))
         one, tokens = choose(both(scheduled, got[g]), 1, 0), tokens_of(e, g)
         decoded = both(one == 1, negate(e.prefilled), negate(e.sampling.has_[g]))
-        right = one + choose(decoded, granted(e, g, e.members.some(g), more[g]), 0)
+        besides = choose(decoded, granted(e, g, e.members.some(g), more[g]), 0)
+        last = choose(besides > 0, besides + 1, e.ungiven[g])
         return implies(
             both(unfinished(e, g), unfinished(d, g)),
-            lambda: both(d.status[g] == e.status[g], tokens_of(d, g) == tokens + right),
+            lambda: both(d.status[g] == e.status[g], tokens_of(d, g) == tokens + one + besides, d.ungiven[g] == last),
         )
 
     return [("recompute_keeps_output: results are counted once", d.forall("group", clause, lambda g: [[d.status[g]]]))]
