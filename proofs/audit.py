@@ -87,10 +87,19 @@ class Report:
 
 
 # --- the proofs of one mutant ---------------------------------------------------------------------------------------------------
-def reaching(function: str) -> list[str]:
-    """The cases that run this function, the cheap ones first."""
+def reaching(function: str, clause: str = "") -> list[str]:
+    """The cases that run this function: those with an obligation of this name, the one that noticed a mutant of it last, then the
+    cheap ones first."""
     some = [n for n, c in cases.ALL.items() if any(function in mutate.reach(root, c.uses) for root in c.roots)]
-    return sorted(some, key=lambda n: cases.ALL[n].weight)
+
+    def order(n: str) -> tuple[bool, bool, float]:
+        named = bool(clause) and any(label.startswith(clause) for label in needed(n)[0])
+        return not named, n != _NOTICED.get(function), cases.ALL[n].weight
+
+    return sorted(some, key=order)
+
+
+_NOTICED: dict[str, str] = {}
 
 
 def goals(name: str) -> Iterator[tuple[str, list[Any], Any]]:
@@ -177,52 +186,73 @@ def _limited(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, old)
 
 
-def places(name: str, known: frozenset[int]) -> Iterator[list[tuple[str, list[Any], Any]]]:
-    """The obligations of a case that are not known to be proved, a few of one place at a time."""
-    new = ((place, (label, log, goal)) for place, mark, label, log, goal in marked(name) if mark not in known)
+Goal = tuple[str, list[Any], Any]
+"""An obligation: label, what is assumed, what is to be shown."""
+
+
+def places(new: Iterator[tuple[int, Goal]]) -> Iterator[list[Goal]]:
+    """Obligations, a few of one place at a time."""
     for _, some in itertools.groupby(new, key=lambda x: x[0]):
         place = [goal for _, goal in some]
         yield from (place[i : i + prove.TOGETHER] for i in range(0, len(place), prove.TOGETHER))
 
 
-def failing(name: str, refuted: bool) -> Iterator[tuple[str, str]]:
-    """The obligations of a case that are not proved: verdict, and where it stands.
+def failing(name: str, clause: str | None, known: frozenset[int]) -> Iterator[tuple[str, str]]:
+    """The obligations of a case that are not proved, without those that are `known` to be: verdict, and where it stands.
 
-    Those of the real core are not tried again.
+    `clause`: what a counterexample breaks; obligations of this name come first.
     """
-    needs, known = needed(name)
-    for place in places(name, known):
-        rlimits = [TIMES * max(needs.get(label, 0), LEAST) if refuted else RLIMIT for label, _, _ in place]
-        if len(place) > 1 and decide(place[0][1], z3.And(*[goal for _, _, goal in place]), max(rlimits)) == "proved":
-            continue
-        for (label, log, goal), rlimit in zip(place, rlimits, strict=True):
-            verdict = decide(log, goal, rlimit)
-            if verdict != "proved":
-                text = f"{name}: {label}" + (f" ({LIMIT} {rlimit:,} steps)" if verdict == "resources" and refuted else "")
-                yield verdict, text
+    needs, _ = needed(name)
+
+    def limit(goal: Goal) -> int:
+        return RLIMIT if clause is None else TIMES * max(needs.get(goal[0], 0), LEAST)
+
+    def verdict(goal: Goal) -> Iterator[tuple[str, str]]:
+        label, log, claim = goal
+        answer = decide(log, claim, limit(goal))
+        if answer != "proved":
+            how = f" ({LIMIT} {limit(goal):,} steps)" if answer == "resources" and clause is not None else ""
+            yield answer, f"{name}: {label}{how}"
+
+    later: list[tuple[int, Goal]] = []
+    for place, mark, label, log, claim in marked(name):
+        if mark not in known:
+            if clause and label.startswith(clause):
+                yield from verdict((label, log, claim))
+            else:
+                later.append((place, (label, log, claim)))
+    for some in places(iter(later)):
+        together = z3.And(*[claim for _, _, claim in some])
+        if len(some) == 1 or decide(some[0][1], together, max(map(limit, some))) != "proved":
+            for goal in some:
+                yield from verdict(goal)
 
 
-def first_failure(mutant: Mutant, refuted: bool) -> str | None:
+def first_failure(mutant: Mutant, clause: str | None) -> str | None:
     """The first obligation that fails, or what the core does that the proofs cannot follow. None: all are proved.
 
-    `refuted`: a counterexample is known, so an obligation that is not proved in TIMES what it needs of the real core is false.
+    `clause`: what a counterexample breaks. Then an obligation that is not proved in TIMES what it needs of the real core is
+    false. None: no counterexample is known. Obligations that the mutant leaves as they are, by their marks, are not tried again,
+    unless nothing else fails: z3's hashes, of which the marks are made, of 1 and of -1 are one.
     """
-    unproved: list[str] = []
-    for name in reaching(mutant.function):
-        needed(name)
+    found = _first(mutant, clause, True)
+    return _first(mutant, clause, False) if found is None and clause is not None else found
+
+
+def _first(mutant: Mutant, clause: str | None, skip: bool) -> str | None:
+    for name in reaching(mutant.function, clause or ""):
+        _, known = needed(name)
         try:
             with mutate.switched(mutant), _limited(PROOF_SECONDS):
-                for verdict, text in failing(name, refuted):
-                    if verdict == "failed" or refuted:
-                        return text
-                    unproved.append(text)
-                    break
+                for verdict, text in failing(name, clause, known if skip else frozenset()):
+                    _NOTICED[mutant.function] = name
+                    return text if verdict == "failed" or clause is not None else f"resources: {text}"
         except Endless as error:
             return f"resources: {name}: {error}"
         except Exception as error:
             sym._depth = 0
             return f"{name}: {type(error).__name__}: {error}"[:160]
-    return f"resources: {unproved[0]}" if unproved else None
+    return None
 
 
 def shown_equivalent(mutant: Mutant) -> str | None:
@@ -273,7 +303,7 @@ def judge(mutant: Mutant) -> Verdict:
     if reason:
         status = "equivalent"
     else:
-        failed = kept("prove", mutant, lambda: first_failure(mutant, found is not None))
+        failed = kept("prove", mutant, lambda: first_failure(mutant, None if found is None else found.partition(" after (")[0]))
         if failed is not None and failed.startswith("resources:"):
             status, reason = "unconfirmed", "the solver ran out of steps"
         elif failed is not None:

@@ -20,10 +20,11 @@ import attrs
 import kvproof.core
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
+from kvproof.proofs import rare as rare_states
 from kvproof.proofs import walks
+from kvproof.proofs.rare import EDITED, RARE
 from kvproof.proofs.walks import (
     POLICIES,
-    RARE,
     STEP,
     Action,
     Edits,
@@ -120,6 +121,8 @@ def edited(frozen: Any, edits: Edits) -> Any:
     for name, g, value in edits:
         if name == "prefilled":
             scalars[name] = bool(value)
+        elif name == "ticket":
+            scalars[name] = value
         elif name in ("alarm", "expires"):
             times, calendar = contents[NAMES.index(name)], contents[NAMES.index("due" if name == "alarm" else "expiry")]
             calendar[times[g]].discard(g)
@@ -266,21 +269,26 @@ def build(walks: int = WALKS) -> list[Trial]:
 
 
 def rare() -> Iterator[Trial]:
-    """A pass and the steps of one in each of them."""
-    for config, recipe in RARE:
-        state = initial(Config(**config))
-        for action in recipe:
-            state = step(state, "recompute", action) or state
-        here = Situation(config, "recompute", tuple(recipe), (), freeze(state))
-        for action in (("schedule",), *steps(state, random.Random(0))):
+    """A pass, its steps and the other calls, in each of them."""
+    for config, recipe, edits in (*((c, r, ()) for c, r in RARE), *EDITED):
+        state = replayed(config, "recompute", tuple(recipe), edits)
+        here = Situation(config, "recompute", tuple(recipe), edits, freeze(state))
+        r = random.Random(0)
+        for action in dict.fromkeys((("schedule",), *steps(state, r), *actions(state, r), *every(state))):
             yield Trial(here, action, traced(here.frozen, "recompute", action), ("rare", action))
+
+
+def every(state: State) -> list[Action]:
+    """The calls about one group, of every group."""
+    running = state.running[1]
+    return [("abort", g) for g in state.status.to_dict()] + [("fork", g, 0, own) for g in running for own in (0, 1)]
 
 
 def digest() -> str:
     """What the bank depends on."""
     import kvproof.store
 
-    h = hashlib.sha256(Path(__file__).read_bytes() + Path(walks.__file__).read_bytes())
+    h = hashlib.sha256(Path(__file__).read_bytes() + Path(walks.__file__).read_bytes() + Path(rare_states.__file__).read_bytes())
     for package in (kvproof.core, kvproof.store):
         for path in sorted(Path(next(iter(package.__path__))).glob("*.py")):
             h.update(path.read_bytes())

@@ -20,7 +20,7 @@ FULL = z3.Function("full_blocks", z3.IntSort(), z3.IntSort())
 TIMES = z3.Function("times", z3.IntSort(), z3.IntSort(), z3.IntSort())
 WORK = z3.Function("work", z3.IntSort(), z3.IntSort(), z3.IntSort())
 ROWS = z3.Function("rows", z3.IntSort(), z3.IntSort(), z3.IntSort())
-TRUTHS = ("issued", "prefilled", "granted", "stopped", "testing", "delay")
+TRUTHS = ("issued", "prefilled", "granted", "stopped", "testing", "delay", "marked")
 SCALARS = ("clock", "ticket", "seqs", "decoders", "spent", "charged", "epoch", *TRUTHS)
 MAPS = (
     *("status", "key", "prompt", "length", "computed", "limit", "born", "seats", "reserve", "priority", "ungiven"),
@@ -308,14 +308,16 @@ class ZDraft:
         return answer
 
     def mark_admission(self) -> None:
-        """Nothing that is known here."""
+        """The pass has admitted somebody."""
+        self.marked = True
 
     def denies(self, g: Any) -> SBool:
         """Anything."""
         return fresh_bool("denied")
 
     def refuse_appends(self, g: Any, count: Any) -> None:
-        """Nothing that is known here."""
+        """Only who asks for it is known here."""
+        run().notes.setdefault("refused", []).append((g, count))
 
     def drop_group(self, g: Any) -> None:
         """Every map forgets g."""

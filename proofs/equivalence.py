@@ -42,6 +42,10 @@ ARGUMENTS: Arguments = {
     },
     ("schedule.accept", "more > room: to >="): EQUAL,
     ("schedule.accept", "more > room: - 1"): EQUAL,
+    ("groups.add", "drop d.ungiven[g] = 1"): "The map of `ungiven` holds what is not 1 (store/versions.py): a new group reads 1. "
+    "The line is read by the proofs, for which nothing is known of a new group.",
+    ("admission.admit", "if d.members.count(g) == 1:: 1 -> 0"): "Of one sequence, which has nothing in common with another, "
+    "`rebuild` makes the table that `allocate` makes: as many blocks for as many tokens, taken in the same order.",
     ("groups.add", "drop d.members.start(g)"): "Members.start stores nothing: a group that never forked has sequence 0. "
     "The line is read by the proofs, for which the group has no member before it.",
     (

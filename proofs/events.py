@@ -230,6 +230,8 @@ def case_deny_append() -> None:
     before = d.versions()
     guarded(both(unfinished(d, g), count >= 1), groups.deny_append, d, g, count)
     run().prove("total: nothing else changes [after deny_append]", d.versions() == before)
+    asked = run().notes.get("refused", [])
+    run().prove("total: so many of its questions [after deny_append]", [(x is g, n is count) for x, n in asked] == [(True, True)])
 
 
 def case_finish_sequence() -> None:

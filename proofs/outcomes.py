@@ -18,7 +18,7 @@ from kvproof.store.versions import NAMES
 
 ENABLED: dict[str, Callable[..., bool]] = {
     "add": lambda e, prompt, limit, seats, reserve, priority: (
-        prompt >= 1 and limit > prompt and 1 <= reserve <= seats <= e.config.max_num_seqs
+        prompt >= 1 and limit > prompt and 1 <= reserve <= seats <= e.config.max_num_seqs and e.ticket < e.ranks
     ),
     "abort": lambda e, g: bool(unfinished(e, g)),
     "fork": lambda e, g, parent, own: bool(
@@ -92,8 +92,17 @@ def _fork(d: Any, e: Any, x: Any, child: int) -> list[Clause]:
             "budget_exact: it takes a seat of its group, or one more",
             d.seats[g] == e.seats[g] + (e.members.n[g] == e.seats[g]),
         ),
+        ("fork_shares: both end with the tokens so far", _trimmed(d, e, g, child)),
         _nobody_else(d, e, -1),
     ]
+
+
+def _trimmed(d: Any, e: Any, g: int, child: int) -> bool:
+    """One sequence with lookahead slots gives back those of blocks that it has not written, before it is forked."""
+    if e.members.n[g] > 1 or not d.config.num_lookahead_slots:
+        return True
+    size = d.table.size_[g, child]
+    return bool(size == 1 or d.span(size) < d.clock - d.born[g] - 1 + d.config.block_size)
 
 
 def _finish_sequence(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
@@ -223,6 +232,11 @@ def _ask(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     return [("victim_is_last: asked, as the text says", r == (walks.head(e), *kept, displacing.needed(e, g), room))]
 
 
+def _asked_more(d: Any, e: Any, g: int, count: int) -> bool:
+    old, new = e.state.deny.to_dict(), d.state.deny.to_dict()
+    return bool(new == {**old, g: old.get(g, 0) + count})
+
+
 AFTER: dict[str, Callable[..., list[Clause]]] = {
     "add": _add,
     "abort": _abort,
@@ -231,7 +245,10 @@ AFTER: dict[str, Callable[..., list[Clause]]] = {
     "forget": _forget,
     "schedule": _schedule,
     "commit": _commit,
-    "deny_append": lambda d, e, x, r: [_nobody_else(d, e, -1)],
+    "deny_append": lambda d, e, x, r: [
+        _nobody_else(d, e, -1),
+        ("total: so many more of its questions", _asked_more(d, e, *x)),
+    ],
 }
 
 

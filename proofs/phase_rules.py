@@ -219,9 +219,11 @@ def _swap_in_post(d: Any, e: Any, g: Any) -> Clauses:
     return [
         *in_swap_phase(d),
         *swapped_since(d, e),
-        *others_same(d, e, g, ("status", "key")),
+        *others_same(d, e, g, ("status", "key", "ungiven")),
         ("status_graph: it runs", d.status[g] == R),
         ("budget_exact: charged", both(d.spent == e.spent + _charge(e, g), d.plan.ends == e.plan.ends)),
+        ("budget_exact: its seats are taken in this pass", d.charged == e.charged + e.seats[g]),
+        ("table_length: its table is given its last token", d.ungiven[g] == decisions.given_back(e, g, True)),
         (
             "helper: in its prefill",
             d.prefilling.n >= e.prefilling.n + choose(both(decisions.in_prefill(e, g), negate(mixed(d))), 1, 0),

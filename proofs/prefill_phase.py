@@ -47,7 +47,7 @@ ADMIT = (
     *dict.fromkeys(
         (*COMPUTE, *BLOCKS, "status", "key", "ticket", "seqs", "running", "waiting", "length", "swapped", "idle"),
     ),
-    *("charged", "ungiven", "delay"),
+    *("charged", "ungiven", "delay", "marked"),
 )
 
 

@@ -16,9 +16,12 @@ def _admit_post(d: Any, e: Any, g: Any, tokens: Any, blocks: Any) -> Clauses:
     return [
         *in_prefill_phase(d),
         *prefilled_since(d, e),
-        *others_same(d, e, g, ("status", "key")),
+        *others_same(d, e, g, ("status", "key", "ungiven")),
         ("status_graph: it runs", d.status[g] == R),
         ("budget_exact: charged", both(d.spent > e.spent, d.plan.ends == e.plan.ends)),
+        ("budget_exact: its seats are taken in this pass", d.charged == e.charged + e.seats[g]),
+        ("recompute_keeps_output: its table is given all its tokens", d.ungiven[g] == 1),
+        ("total: the delay counts from the last admission", d.marked),
         (
             "budget_exact: what it computes",
             d.spent == e.spent + decisions.least(tokens, d.config.max_num_batched_tokens - e.spent),

@@ -9,7 +9,7 @@ import random
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -122,6 +122,7 @@ class Bench:
                 alone, after = View(state, plan, told), View(state, plan, told, before=e)
                 if name == "schedule" or name in walks.STEP:
                     alone.spent = after.spent = d.spent
+                    after.charged = d.charged
                 for clause, true in outcomes.after(name, alone, after, e, tuple(x), result, wish):
                     if not true:
                         return Counterexample(situation, action, clause, frozen)
@@ -163,55 +164,78 @@ def walk(bench: Bench, seed: int, steps: int = 40) -> Counterexample | None:
     return None
 
 
-FIELDS = (
-    "num_gpu_blocks",
-    "num_cpu_blocks",
-    "block_size",
-    "watermark_blocks",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-)
-LOWEST = dict.fromkeys(FIELDS, 1) | {"num_cpu_blocks": 0, "watermark_blocks": 0}
+LOWEST = {
+    **dict.fromkeys(("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"), 1),
+    **dict.fromkeys(("num_cpu_blocks", "watermark_blocks", "num_lookahead_slots"), 0),
+}
+FLAGS = ("vllm_v0", "enable_chunked_prefill", "priority")
+NUMBERS = (-1, -0.5, 0, 0.5, 1, 1.5, True, "1", None, float("nan"), float("inf"))
 
 
 def acceptable(fields: dict[str, Any]) -> bool:
-    """What `Config` must accept: `kvproof.spec.invariants.parameters`, whole numbers, and prompts that fit the budget of V0."""
-    if any(type(fields[n]) is not int or not LOWEST[n] <= fields[n] <= 2**40 for n in FIELDS):
+    """What `Config` must accept: `kvproof.spec.ownership.parameters`, whole numbers, and prompts that fit the budget of V0."""
+    if any(type(fields[n]) is not int or not LOWEST[n] <= fields[n] <= 2**40 for n in LOWEST):
         return False
-    tokens, v0 = fields["max_num_batched_tokens"], fields["vllm_v0"]
-    return bool(fields["max_num_seqs"] <= tokens and (not v0 or fields["max_model_len"] <= tokens))
+    whole = fields["vllm_v0"] and not fields["enable_chunked_prefill"]
+    fits = not whole or fields["max_model_len"] <= fields["max_num_batched_tokens"]
+    seated = fields["max_num_seqs"] <= fields["max_num_batched_tokens"]
+    return bool(seated and fields["watermark_blocks"] < fields["num_gpu_blocks"] and fits)
 
 
-def refute_config(mutant: mutate.Mutant) -> str | None:
-    """A configuration that the mutant's `Config` takes or refuses wrongly."""
-    base = dict.fromkeys(FIELDS, 4)
-    cases = [{n: v} for n in FIELDS for v in (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0)]
+def is_number(value: Any, most: float) -> bool:
+    """Is it a number from 0 to `most`?"""
+    return type(value) in (int, float) and 0 <= value <= most
+
+
+def configurations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
+    """Configurations worth trying: a text, the class, its fields, whether they are right."""
+    base = dict.fromkeys(LOWEST, 4) | {"watermark_blocks": 1} | dict.fromkeys(FLAGS, False)
+    cases: list[dict[str, Any]] = [{n: v} for n in LOWEST for v in (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0, None)]
+    cases += [{"watermark_blocks": v, "num_gpu_blocks": n} for v in (0, 2, 3, 4, 5) for n in (1, 3, 4)]
     cases += [
         {"max_num_seqs": a, "max_num_batched_tokens": b, "max_model_len": c}
         for a in (3, 4, 5)
         for b in (4, 5)
         for c in (3, 4, 5, 6)
     ]
+    for case, v0, chunked in itertools.product(cases, (False, True), (False, True)):
+        fields = {**base, "vllm_v0": v0, "enable_chunked_prefill": chunked, **case}
+        yield f"Config({fields})", "Config", fields, acceptable(fields)
+    test = made["ArtificialPreemption"]()
+    odd: list[tuple[str, str, Any, bool]] = [("Config", name, flag, False) for name in FLAGS for flag in (0, 1, "yes", None)]
+    odd += [("Config", "delay_factor", v, is_number(v, 2**40)) for v in NUMBERS]
+    odd += [("Config", "artificial_preemption", v, v is None or v is test) for v in (None, test, 0.5, True, {})]
+    odd += [("ArtificialPreemption", "probability", v, is_number(v, 1)) for v in NUMBERS]
+    sizes = (-1, 0, 7, 2.0, True, None)
+    odd += [("ArtificialPreemption", n, v, type(v) is int and v >= 0) for n in ("seed", "max_count") for v in sizes]
+    for kind, name, value, right in odd:
+        yield f"{kind}({name}={value!r})", kind, {**(base if kind == "Config" else {}), name: value}, right
+    yield "Config(num_gpu_blocks=1, num_cpu_blocks=0)", "Config", {"num_gpu_blocks": 1, "num_cpu_blocks": 0}, True
+
+
+def wrong_config(made: dict[str, Any]) -> str | None:
+    """A configuration that these definitions take or refuse wrongly."""
     try:
-        made = mutate.namespace(mutant)
-        for case, v0 in itertools.product(cases, (False, True)):
-            fields = {**base, **case, "vllm_v0": v0}
+        for text, kind, fields, right in configurations(made):
             try:
-                made["Config"](**fields)
+                made[kind](**fields)
                 accepted = True
             except made["ConfigError"]:
                 accepted = False
-            if accepted != acceptable(fields):
-                return f"Config({fields}) is {'accepted' if accepted else 'refused'}"
-        for flag in (0, 1, "yes", None):
-            with suppress(made["ConfigError"]):
-                made["Config"](**{**base, "vllm_v0": flag})
-                return f"Config(vllm_v0={flag!r}) is accepted"
-        made["Config"](num_gpu_blocks=1, num_cpu_blocks=0)
+            if accepted != right:
+                return f"{text} is {'accepted' if accepted else 'refused'}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def refute_config(mutant: mutate.Mutant) -> str | None:
+    """A configuration that the mutant's `Config` takes or refuses wrongly."""
+    try:
+        made = mutate.namespace(mutant)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return wrong_config(made)
 
 
 def refute(

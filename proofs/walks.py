@@ -170,7 +170,7 @@ def actions(state: State, r: random.Random) -> list[Action]:
     more = tuple((g, r.choice((-1, 0, 1, 1, 2, 3))) for g in known if r.random() < 0.7)
     out += [("commit", None, (), ()), ("commit", some, ended, ()), ("commit", None, ended, more), ("commit", (), (), ())]
     out += [("commit", some, (), more)] if more and state.config.num_lookahead_slots else []
-    out += [("deny_append", g, r.choice((0, 1))) for g in r.sample([*known, 99], 1)]
+    out += [("deny_append", g, r.choice((0, 1, 2))) for g in r.sample([*known, 99], 1)]
     out += [("abort", g) for g in r.sample(known, min(len(known), 3))]
     out += [("finish_sequence", *p) for p in r.sample(pairs, min(len(pairs), 2))]
     out += [("fork", *p, r.choice((0, 0, 1, 1, 2, -1))) for p in r.sample(pairs, min(len(pairs), 2))]
@@ -201,57 +201,3 @@ def choose(state: State, some: list[Action], r: random.Random) -> Action:
     weights["add"] = 4.0 if len(state.waiting[1]) + len(state.running[1]) < 3 else 0.8
     weights["schedule" if state.issued else "commit"], plain = 0.05, ("commit", None, (), ())
     return r.choices(some, [weights[a[0]] if a[0] != "commit" or a == plain else weights[a[0]] / 4 for a in some])[0]
-
-
-BATCH: dict[str, Any] = {
-    "num_gpu_blocks": 8,
-    "num_cpu_blocks": 0,
-    "block_size": 1,
-    "watermark_blocks": 0,
-    "max_num_seqs": 2,
-    "max_num_batched_tokens": 3,
-    "max_model_len": 40,
-    "vllm_v0": False,
-}
-PASS: list[Action] = [("schedule",), ("commit", None, (), ())]
-RANKED = BATCH | {"max_num_batched_tokens": 12, "max_num_seqs": 4, "num_gpu_blocks": 12, "num_cpu_blocks": 12, "priority": True}
-SHORT = RANKED | {"max_num_batched_tokens": 5, "max_model_len": 5, "vllm_v0": True, "num_gpu_blocks": 8}
-RARE: list[tuple[dict[str, Any], list[Action]]] = [
-    (  # a prefill is cut, then the only one that decodes, and ranks after it, finds no block
-        BATCH,
-        [("add", 1, 11, 1, 1, 0), ("add", 2, 12, 1, 1, 0), *PASS * 3, ("preempt", 0, "recompute"), *PASS],
-    ),
-    (  # one that waits ranks between two that are swapped
-        BATCH | {"num_gpu_blocks": 12, "num_cpu_blocks": 12, "max_num_seqs": 3, "max_num_batched_tokens": 12},
-        [*[("add", 3, 20, 1, 1, 0)] * 3, *PASS, ("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
-    ),
-    *(  # in V0, a prompt as long as the limit, and longer by one
-        (
-            BATCH | {"num_gpu_blocks": 12, "max_num_batched_tokens": 12, "max_model_len": 5, "vllm_v0": True},
-            [("add", n, 20, 1, 1, 0)],
-        )
-        for n in (5, 6)
-    ),
-    *(  # with priorities, one runs, and those in line are swapped, or one that waits stands between them
-        (RANKED, [*[("add", 2, 20, 1, 1, 0)] * 4, *PASS, *gone])
-        for gone in (
-            [("preempt", 0, "swap"), ("preempt", 1, "swap")],
-            [("preempt", 0, "swap"), ("preempt", 1, "recompute"), ("preempt", 2, "swap")],
-        )
-    ),
-    *(  # one that is swapped lacks a seat, which who ranks below it has got by a fork; nobody waits, so nothing is delayed
-        (
-            RANKED | {"max_num_seqs": 2, "delay_factor": delay},
-            [*[("add", 2, 20, 1, 1, 0)] * 2, *PASS * 4, ("preempt", 0, "swap"), ("fork", 1, 0, 1)],
-        )
-        for delay in (0, 1)
-    ),
-    (  # one that has come just now lacks the only seat, and ranks above who has it
-        RANKED | {"max_num_seqs": 1, "delay_factor": 1},
-        [("add", 2, 20, 1, 1, 0), *PASS * 2, ("add", 2, 20, 1, 1, -1)],
-    ),
-    (SHORT, [*[("add", 2, 9, 1, 1, 1)] * 2, *PASS, ("add", 5, 9, 1, 1, -5)]),  # V0: as long as the budget, and longer
-    (SHORT, [("add", 1, 9, 1, 1, 1), *PASS, ("add", 6, 9, 1, 1, -5)]),
-    (SHORT, [("add", 2, 9, 1, 1, 1), ("add", 2, 9, 1, 1, -1), *PASS]),  # V0: those that run are not in policy order
-]
-"""States that walks hardly come to."""

@@ -135,6 +135,9 @@ def admission(d: Any, e: Any, g: Any, went_on: Any, delay: Truth) -> list[Clause
         ),
         ("total: the step goes on exactly if it did something", iff(went_on, either(refused, admitted))),
         ("budget_exact: charged what it computes", d.spent == e.spent + choose(admitted, computed, 0)),
+        ("budget_exact: its seats are taken in this pass", d.charged == e.charged + choose(admitted, e.seats[g], 0)),
+        ("recompute_keeps_output: its table is given all its tokens", d.ungiven[g] == choose(admitted, 1, e.ungiven[g])),
+        ("total: the delay counts from the last admission", iff(d.marked, either(e.marked, admitted))),
         (joins(d, e, g, d.running)[0], implies(admitted, joins(d, e, g, d.running)[1])),
     ]
 
@@ -203,6 +206,11 @@ def returnable(e: Any, g: Any) -> Truth:
     return both(seated(e, g), e.spent + tokens <= c.max_num_batched_tokens, comes_with(e, g) <= e.gpu.n - kept_free(e))
 
 
+def given_back(e: Any, g: Any, back: Any) -> Any:
+    """`ungiven[g]` once g is back, if it is."""
+    return choose(both(back, negate(in_prefill(e, g))), 1, e.ungiven[g])
+
+
 def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
     """g, head of swapped, is ended, brought back, or has to wait."""
     never = comes_with(e, g) > e.config.num_gpu_blocks
@@ -218,6 +226,8 @@ def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
         ),
         ("total: the step goes on exactly if it did something", iff(went_on, either(ended, back))),
         ("budget_exact: a token a sequence, or a piece", d.spent == e.spent + choose(back, tokens, 0)),
+        ("budget_exact: its seats are taken in this pass", d.charged == e.charged + choose(back, e.seats[g], 0)),
+        ("table_length: its table is given its last token", d.ungiven[g] == given_back(e, g, back)),
         (joins(d, e, g, d.running)[0], implies(back, joins(d, e, g, d.running)[1])),
     ]
 
@@ -296,6 +306,13 @@ def victim(d: Any, e: Any, g: Any, last: Any, went_on: Any) -> list[Clause]:
     ]
 
 
+def counted(d: Any, e: Any, g: Any) -> Any:
+    """Sequences that V0 adds to those of the pass when it has served g: those that decode, or the seats of a prefill."""
+    decoded = choose(d.idle.has_[g], 0, e.members.n[g])
+    served = choose(e.prefilling.has_[g], choose(d.plan.piece[g] > 0, e.seats[g], 0), decoded)
+    return choose(both(e.config.vllm_v0, d.status[g] == R), served, 0)
+
+
 def service(d: Any, e: Any, g: Any) -> list[Clause]:
     """Nobody is preempted for g, which decodes, while the blocks that it needs are free (in V0: those that it touches).
 
@@ -313,6 +330,11 @@ def service(d: Any, e: Any, g: Any) -> list[Clause]:
     return [
         ("victim_is_last: nobody leaves while there is room", implies(both(negate(e.testing), negate(lacks)), same)),
         ("budget_exact: only V0 leaves anybody idle, when the budget is spent", iff(d.idle.has_[g], idle)),
+        ("budget_exact: V0 counts the sequences of the pass", d.charged == e.charged + counted(d, e, g)),
+        (
+            "table_length: its table is given its last token",
+            d.ungiven[g] == choose(both(c.vllm_v0, negate(idle), d.status[g] == R), 1, e.ungiven[g]),
+        ),
         (
             "infeasible_refused: it ends exactly if it exceeds the pool",
             both(implies(ended, outgrown), implies(both(outgrown, lacks), ended)),

@@ -290,6 +290,11 @@ class View:
         factor, waiting = self.config.delay_factor, self.waiting.ids
         return bool(factor and waiting) and now - min(self.state.arrival[g] for g in waiting) <= factor * took
 
+    @property
+    def marked(self) -> bool:
+        """Has the pass, or the last one, admitted somebody?"""
+        return self.state.timing[1] is not None
+
     # Quantifiers.
 
     def domain(self, name: str) -> list[tuple[int, ...]]:
