@@ -117,9 +117,7 @@ def to_return(d: Draft, g: int, tokens: int) -> int:
 def touched(d: Draft, g: int, tokens: int) -> int:
     """Blocks that V0 asks for to append token `tokens` and lookahead slots: those that they lie in, whether new or not."""
     given = d.full_blocks(tokens - d.ungiven[g])
-    asked = d.per_sequence(g, d.blocks_for(tokens + d.config.num_lookahead_slots) - given)
-    needed = blocks_needed(d, g, tokens)
-    return asked if asked >= needed else needed
+    return d.per_sequence(g, d.blocks_for(tokens + d.config.num_lookahead_slots) - given)
 
 
 def host_blocks(d: Draft, g: int) -> int:

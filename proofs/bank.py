@@ -32,7 +32,6 @@ from kvproof.proofs.walks import (
     choose,
     perform,
     some_config,
-    spent_before,
     step,
     steps,
 )
@@ -215,7 +214,7 @@ def alike(state: State, action: Action) -> tuple[Any, ...]:
     c = state.config
     few = tuple(min(len(q[1]), 2) for q in (state.waiting, state.swapped, state.prefilling, state.running))
     seats = min(c.max_num_seqs - state.seqs, 2)
-    tokens = min(c.max_num_batched_tokens - spent_before(action[0], state), 2)
+    tokens = min(c.max_num_batched_tokens - walks.midway(action, state)["spent"], 2)
     shared = bool(len(state.refs))
     line = in_line(state) if action[0] in ("displace", "ask") else ()
     return (*few, seats, tokens, c.watermark_blocks > 0, min(state.gpu_free, 3), shared, state.prefilled, *line)

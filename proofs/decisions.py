@@ -8,7 +8,7 @@ from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.group_rules import in_running_phase, laws
 from kvproof.proofs.pass_rules import serve_pre
 from kvproof.proofs.phase_rules import in_swap_phase
-from kvproof.proofs.prefill_phase import in_prefill_phase
+from kvproof.proofs.prefill_phase import before_running, in_prefill_phase
 from kvproof.proofs.rules import Hoare
 from kvproof.proofs.sym import SBool, SInt, fresh, fresh_bool, run
 from kvproof.spec import decisions
@@ -122,6 +122,18 @@ def case_mode() -> None:
     prove(decisions.mode(d, e, g, wish), "preempt")
 
 
+def case_forced() -> None:
+    """An event that preempts somebody before a pass."""
+    g: Any = fresh("g")
+    how: Any = fresh("how")
+    d = state(before_running)
+    wish = fresh_bool("wish")
+    d.policy = Wish(wish)
+    e = d.snap()
+    running.force(d, g, how)
+    prove(decisions.forced(d, e, g, how, wish), "force")
+
+
 def case_victim() -> None:
     """One step of making room."""
     g: Any = fresh("g")
@@ -129,10 +141,9 @@ def case_victim() -> None:
     d: Any = state(lambda d: serve_pre(d, g))
     e = d.snap()
     last = e.running.last()
+    denied = run().notes["denied"] = fresh_bool("denied")  # what the step is told, if it asks
     went_on = running.make_room(d, g, blocks)
-    prove(decisions.victim(d, e, g, last, went_on), "make_room")
-    granted = both(went_on, either(d.testing, iff(d.granted, blocks <= d.gpu.n)))
-    run().prove("total: it looks again [make_room]", either(negate(went_on), granted))
+    prove(decisions.victim(d, e, g, blocks, last, went_on, denied), "make_room")
 
 
 def case_service() -> None:
@@ -145,6 +156,15 @@ def case_service() -> None:
     else:
         running.serve(d, g)
     prove(decisions.service(d, e, g), "serve")
+
+
+def case_prompt_v0() -> None:
+    """A group that is in its prefill, in V0."""
+    g: Any = fresh("g")
+    d: Any = state(lambda d: [*serve_pre(d, g), ("", both(d.config.vllm_v0, d.prefilling.has_[g]))])
+    e = d.snap()
+    running.serve_v0(d, g)
+    prove(decisions.prompt_v0(d, e, g), "prefill_v0")
 
 
 class Whole(SInt):
@@ -218,8 +238,10 @@ CASES: dict[str, Any] = {
     "piece": (case_piece, (), "compute_next"),
     "nobody_there": (case_nobody_there, (), "admit_next", "compute_next", "swap_in_next"),
     "mode": (case_mode, ("release", "move_group_out"), "preempt"),
+    "forced": (case_forced, ("release", "move_group_out"), "force"),
     "victim": (case_victim, ("evict",), "make_room"),
     "service": (case_service, ("append_slots", "find_blocks", "compute", "look_ahead"), "serve", "serve_v0"),
+    "prompt_v0": (case_prompt_v0, ("find_blocks", "compute"), "serve_v0"),
     "standing": (case_standing, (), "standing"),
     "config": (
         case_config,

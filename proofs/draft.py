@@ -207,7 +207,7 @@ class ZDraft:
             assume(
                 both(implies(n == 1, product == blocks), implies(blocks == 1, product == n), implies(blocks == 0, product == 0))
             )
-            assume(implies(both(n >= 0, blocks >= 0), product >= 0))
+            assume(both(implies(both(n >= 0, blocks >= 0), product >= 0), implies(both(n >= 0, blocks >= 1), product >= n)))
         return product
 
     def work(self, g: Any, tokens: Any) -> SInt:
@@ -313,7 +313,8 @@ class ZDraft:
 
     def denies(self, g: Any) -> SBool:
         """Anything."""
-        return fresh_bool("denied")
+        answer: SBool | None = run().notes.get("denied")
+        return fresh_bool("denied") if answer is None else answer
 
     def refuse_appends(self, g: Any, count: Any) -> None:
         """Only who asks for it is known here."""

@@ -17,6 +17,8 @@ LOOP = "d.repeat('displace', displace_next, g, d.config.num_gpu_blocks + 1): 1 -
 RANKED = "One of them runs and g does not, so they are two groups; ranks of two groups differ, by priority or by id (< RANKS)."
 WHOLE = "Where the mutant takes the other branch the prompt is as long as the whole budget, and fits exactly if nothing is spent."
 EQUAL = "Where the mutant takes the other branch it sets the number to what it is."
+NO_MORE = "Where the mutant takes the other branch it adds no block for each sequence."
+NO_SLOTS = "Without lookahead slots look_ahead takes no block and sets the alarm, which the line before has set, to what it is."
 LONGER = (
     "Trimming takes the blocks beyond those of the tokens. Without lookahead slots, or with siblings (who get none), there are "
     "none: trim_next says no at once."
@@ -40,6 +42,14 @@ ARGUMENTS: Arguments = {
             "d.members.count(g) == 1: to >=",
         )
     },
+    ("running.serve_v0", "d.config.num_lookahead_slots > 0: to >="): NO_SLOTS,
+    ("running.serve_v0", "if d.config.num_lookahead_slots > 0:: 0 -> -1"): NO_SLOTS,
+    (
+        "running.schedule_running",
+        "drop d.stopped = False",
+    ): "A draft begins with `stopped` false (store/draft.py), and a pass runs one running phase. The line is read by the proofs.",
+    ("running.can_append", "d.testing and d.denies(g): without d.testing"): "`testing` is false exactly if `denies` says no to "
+    "every question (store/draft.py); it saves the asking.",
     ("schedule.accept", "more > room: to >="): EQUAL,
     ("schedule.accept", "more > room: - 1"): EQUAL,
     ("groups.add", "drop d.ungiven[g] = 1"): "The map of `ungiven` holds what is not 1 (store/versions.py): a new group reads 1. "
@@ -82,6 +92,10 @@ ARGUMENTS: Arguments = {
         "Without lookahead slots the tables of a group that comes back hold its tokens but perhaps the last, for which "
         "`outgrown` takes one block off: `more` is not above 0."
     ),
+    ("profiles.to_return", "if d.config.vllm_v0 and d.config.num_lookahead_slots > 0:: 0 -> -1"): (
+        "As for the mutant without that condition: without lookahead slots `more` is not above 0."
+    ),
+    **dict.fromkeys((("profiles.to_return", change) for change in ("more > 0: to >=", "if more > 0:: 0 -> -1")), NO_MORE),
     ("profiles.fits_budget", "tokens > d.config.max_num_batched_tokens: to >="): WHOLE,
     ("profiles.fits_budget", "tokens > d.config.max_num_batched_tokens: - 1"): WHOLE,
 }

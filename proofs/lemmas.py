@@ -99,6 +99,21 @@ def prove_all(seed: int = 0) -> Iterator[tuple[str, str]]:
     size = z3.Int("size")
     span = [size >= 1, _sum(0) == 0, z3.ForAll([_k], _sum(_k + 1) == _sum(_k) + size, patterns=[_sum(_k + 1)])]
     yield "more blocks have more slots", _induction([*span, _b >= 0], lambda n: _sum(_b) <= _sum(_b + n), seed)
+    product = [_sum(0) == 0, z3.ForAll([_k], _sum(_k + 1) == _sum(_k) + _b, patterns=[_sum(_k + 1)])]
+    yield (
+        "so many blocks for each of n sequences: none for none, n for one each, not less for more, never less than none",
+        _induction(
+            product,
+            lambda n: z3.And(
+                z3.Implies(_b == 0, _sum(n) == 0),
+                z3.Implies(_b == 1, _sum(n) == n),
+                z3.Implies(_b >= 1, _sum(n) >= n),
+                z3.Implies(_b >= 0, _sum(n) >= 0),
+                z3.Implies(n == 1, _sum(n) == _b),
+            ),
+            seed,
+        ),
+    )
     yield from _pigeonhole(seed)
 
 

@@ -9,7 +9,7 @@ from kvproof.proofs.frames import BLOCKS, alone, exclusive, frame_others, kept, 
 from kvproof.proofs.group_rules import in_pass
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import effects, ownership
+from kvproof.spec import decisions, effects, ownership
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, decodes
 
@@ -62,7 +62,8 @@ def first_time(e: Any) -> bool:
 
 
 def _ahead_inv(d: Any, e: Any, g: Any) -> Clauses:
-    tokens, slots = d.clock - d.born[g], d.span(d.table.size_[g, sole(e, g)])
+    size, old = (x.table.size_[g, sole(e, g)] for x in (d, e))
+    tokens, slots = d.clock - d.born[g], d.span(size)
     if first_time(e):
         alone_cut(d, g)
     return [
@@ -73,6 +74,7 @@ def _ahead_inv(d: Any, e: Any, g: Any) -> Clauses:
         *told_now(d, g),
         *others_read_same(d, e, g),
         *_row(d, e, g, grows=True),
+        ("table_length: and no more", either(size == old, d.span(size - 1) < decisions.wished(e, g)[1])),
         ("table_length: as many as are wished for", slots < tokens + d.config.block_size + d.config.num_lookahead_slots),
         ("no_shared_write: all of it is its own", exclusive(d, g)),
         ("helper: blocks are only taken", d.gpu.n <= e.gpu.n),
@@ -126,6 +128,7 @@ def _ahead_post(d: Any, e: Any, g: Any) -> Clauses:
         ),
         ("helper: blocks are only taken", d.gpu.n <= e.gpu.n),
         ("helper: it is planned only if it runs", implies(d.plan.grown[g], d.status[g] == R)),
+        *decisions.ahead(d, e, g, sole(e, g)),
     ]
 
 

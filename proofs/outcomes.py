@@ -153,6 +153,7 @@ def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         *lists(p.source),
         *(head(d, e) if calm else ()),
         *(c for g in _heads(d) for c in decisions.turns(d, e, g, calm)),
+        ("budget_exact: V0 stops late", not d.stopped or d.spent >= 1),
         ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
         ("one_queue: the order of V0's running queue", _stands(d, r)),
         effects.prefills_exclusive(d),
@@ -189,14 +190,16 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
     "admit_next": lambda d, e, x, r: decisions.admission(d, e, e.waiting.ids[0], r, e.delay),
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
-    "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], _last(e), r),
+    "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], x[1], _last(e), r, e.state.deny.get(x[0], 0) > 0),
+    "look_ahead": lambda d, e, x, r: decisions.ahead(d, e, x[0], e.members.some(x[0])),
+    "make_more": lambda d, e, x, r: [("victim_is_last: nobody goes when there is room", not r and not d.plan.victims)],
     "displace": lambda d, e, x, r: [
         *_made_way(d, e),
         ("victim_is_last: the last that went was needed", _needed(d, e)),
     ],
     "ask": lambda d, e, x, r: _ask(d, e, x, r),
     "displace_next": lambda d, e, x, r: displacing.step(d, e, x[0], x[1], _last(e), r),
-    "serve": lambda d, e, x, r: decisions.service(d, e, x[0]),
+    "serve": lambda d, e, x, r: (decisions.prompt_v0 if e.prefilling.has_[x[0]] else decisions.service)(d, e, x[0]),
 }
 
 
@@ -237,6 +240,8 @@ def _asked_more(d: Any, e: Any, g: int, count: int) -> bool:
     return bool(new == {**old, g: old.get(g, 0) + count})
 
 
+WISHED: dict[str, Callable[..., list[Clause]]] = {"preempt": decisions.mode, "force": decisions.forced}
+"""Those that ask the policy."""
 AFTER: dict[str, Callable[..., list[Clause]]] = {
     "add": _add,
     "abort": _abort,
@@ -258,7 +263,8 @@ def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], res
     `alone`: the view of it that ranges over nothing of `e`.
     """
     if name in STEP:
-        exact = decisions.mode(d, e, arguments[0], wish) if name == "preempt" else STEPS[name](d, e, arguments, result)
+        wished = WISHED.get(name)
+        exact = wished(d, e, *arguments, wish) if wished else STEPS[name](d, e, arguments, result)
         return [*effects.everything(alone, in_pass=True), *exact, *lists(d.plan.source), *representation(d.state)]
     return [
         *effects.everything(alone),

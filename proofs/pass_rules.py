@@ -168,11 +168,17 @@ def _make_room_cuts(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
 RULES["make_room"] = Rule(PREEMPT, _make_room_inv, lambda d, g, blocks: (d.running.n, 0), laws, _make_room_cuts)
 
 
+def stops_late(d: Any) -> tuple[str, Any]:
+    """V0 stops only when it has spent some of the budget."""
+    return ("budget_exact: V0 stops late", implies(both(d.config.vllm_v0, d.stopped), d.spent >= 1))
+
+
 def serve_pre(d: Any, g: Any) -> Clauses:
     """When a group is served: in the running phase, it decodes, and who has slots already ranks before it."""
     return [
         *in_running_phase(d),
         ("helper: g decodes", either(decodes(d, g), both(d.config.vllm_v0, d.status[g] == R))),
+        stops_late(d),
         ("budget_exact: g is charged already", either(d.config.vllm_v0, d.members.n[g] <= d.spent)),
         (
             "victim_not_in_plan: g has no new slots",
@@ -197,6 +203,7 @@ def _serve_post(d: Any, e: Any, g: Any) -> Clauses:
         *since(d, e),
         ("table_length: g has its slots", implies(decodes(d, g), d.alarm[g] > d.clock)),
         ("helper: others' alarms", forall(1, lambda h: either(h == g, d.alarm[h] == e.alarm[h]), lambda h: [[d.alarm[h]]])),
+        stops_late(d),
         ("victim_not_in_plan: only g enters the plan", others_planned(d, e, g)),
         ("budget_exact: V0 counts the sequences of the pass", d.charged == e.charged + decisions.counted(d, e, g)),
         kept("helper: others keep what was given", d.ungiven, e.ungiven, g),
@@ -214,6 +221,7 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
             choose(found, both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]), d.gpu.n >= blocks), d.status[g] != R),
         ),
         ("budget_exact: V0 charges as it goes", either(negate(d.config.vllm_v0), d.spent == e.spent)),
+        ("total: somebody has left", either(d.plan.victims > e.plan.victims, d.plan.ends > e.plan.ends)),
         (
             "victim_not_in_plan: nobody enters the plan",
             both(others_planned(d, e, g), implies(d.status[g] != R, d.plan.piece[g] == 0)),
@@ -264,6 +272,7 @@ SERVE_CONTRACT, SERVE_V0_CONTRACT = (
         _serve_post,
         lambda d: (fresh("g"),),
         uses=("append_slots", "find_blocks", "compute", "look_ahead"),
+        laws=lambda d, v0=v0: [*laws(d), d.span_rises()] if v0 else laws(d),
     )
     for name, v0 in (("serve", False), ("serve_v0", True))
 )

@@ -17,7 +17,7 @@ from kvproof.proofs.group_rules import (
     others_same,
     who_goes_is_named,
 )
-from kvproof.proofs.pass_rules import since
+from kvproof.proofs.pass_rules import since, stops_late
 from kvproof.proofs.prefill_phase import before_running
 from kvproof.proofs.prefill_rules import ADMIT_CONTRACT, ADMIT_WAITING, GO_ON, SCHEDULE_PREFILLS, _owner_runs, leads
 from kvproof.proofs.rules import RULES, Rule
@@ -33,6 +33,7 @@ def _sweep_inv(d: Any, e: Any, passed: Any) -> Clauses:
     return [
         *in_running_phase(d),
         *since(d, e),
+        stops_late(d),
         (
             "table_length: who was served has its slots",
             forall(
@@ -58,6 +59,7 @@ def _running_post(d: Any, e: Any) -> Clauses:
     return [
         *in_running_phase(d),
         *since(d, e),
+        stops_late(d),
         effects.nobody_due(d),
         (
             "no_deadlock: a token, an end, or a prefill to go on with",

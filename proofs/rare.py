@@ -77,6 +77,29 @@ RARE: list[tuple[dict[str, Any], list[Action]]] = [
         (AHEAD | {"block_size": size}, [*[("add", 2, 20, 1, 1, 0)] * 2, *PASS * passes]) for size in (1, 2) for passes in (2, 3)
     ),
     (AHEAD, [("add", 1, 20, 1, 1, 0), *[("schedule",), ("commit", (), (), ())] * 2]),  # the same of one that has no result yet
+    (  # two need blocks in one step: the first takes what the last held, the second must go
+        BATCH | {"num_gpu_blocks": 3, "block_size": 2, "max_num_seqs": 3, "max_num_batched_tokens": 12},
+        [*[("add", n, 12, 1, 1, 0) for n in (2, 2, 1)], *PASS],
+    ),
+    (  # a test of an engine says no once
+        BATCH | {"num_gpu_blocks": 3, "max_num_batched_tokens": 12},
+        [*[("add", 1, 12, 1, 1, 0)] * 2, *PASS, ("deny_append", 0, 1)],
+    ),
+    *(  # V0, with prompts in pieces: one that waits finds a seat in this pass, or none
+        (
+            MANY | {"max_num_batched_tokens": 4, "max_num_seqs": 3},
+            [*[("add", 1, 12, 1, 1, 0)] * n, *PASS, ("add", 1, 12, 1, 1, 0)],
+        )
+        for n in (2, 3)
+    ),
+    *(  # V0 in the middle of a prompt, beside one that decodes, with a block free or none
+        (
+            MANY | {"block_size": 2, "max_num_batched_tokens": 4, "num_gpu_blocks": blocks, "max_num_seqs": 4},
+            [("add", 1, 12, 1, 1, 0), *PASS, ("add", n, 20, seats, 1, 0), *PASS],
+        )
+        for blocks in (5, 6, 30)
+        for n, seats in ((7, 1), (8, 2), (9, 2))
+    ),
     (  # V0 leaves one idle, and the step is in flight
         MANY,
         [("add", 1, 12, 2, 1, 0), ("add", 1, 12, 1, 1, 0), *PASS * 2, ("fork", 0, 0, 1), ("schedule",)],

@@ -95,11 +95,12 @@ class Bench:
         """Is some clause false after this call?"""
         name, *x = action
         e, told = self.before(situation)
-        e.spent = walks.spent_before(name, e.state)
+        for field, value in walks.midway(action, e.state).items():
+            setattr(e, field, value)
         enabled = bool(outcomes.ENABLED[name](e, *x))
         policy = walks.POLICIES[situation.mode]
         d = Counted(situation.state(), policy)
-        wish = name == "preempt" and policy.swaps(x[0], 1)
+        wish = name in outcomes.WISHED and policy.swaps(x[0], 1)
         try:
             with in_time():
                 try:
@@ -122,7 +123,7 @@ class Bench:
                 alone, after = View(state, plan, told), View(state, plan, told, before=e)
                 if name == "schedule" or name in walks.STEP:
                     alone.spent = after.spent = d.spent
-                    after.charged = d.charged
+                    after.charged, after.granted, after.stopped = d.charged, d.granted, d.stopped
                 for clause, true in outcomes.after(name, alone, after, e, tuple(x), result, wish):
                     if not true:
                         return Counterexample(situation, action, clause, frozen)

@@ -27,20 +27,33 @@ class AnyPolicy:
 POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
 
 
-EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask")
+EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask", "force")
 """Steps before which the pass may have spent nothing."""
 HOMES: dict[str, Any] = {
     **dict.fromkeys(("admit_next", "compute_next"), admission),
     **dict.fromkeys(("displace", "displace_v0", "displace_next"), displacing),
     "swap_in_next": swapping,
 }
-STEP = (*EARLY, "swap_in_next", "preempt", "make_room", "serve")
+STEP = (*EARLY, "swap_in_next", "preempt", "make_room", "make_more", "serve", "look_ahead")
 """Steps of a pass that are tried on their own."""
 
 
-def spent_before(name: str, state: State) -> int:
-    """The budget spent where a step is taken: a decode step has been charged for everybody who decodes."""
-    return state.decoders if name in STEP and name not in EARLY and not state.config.vllm_v0 else 0
+def midway(action: Action, state: State) -> dict[str, Any]:
+    """Where in a pass a step is taken: what the draft has besides the state.
+
+    spent: the budget; a decode step has been charged for everybody who decodes, but in V0, where ("serve", g, n) says it, and
+    n < 0 that V0 has stopped. charged: sequences that V0 has scheduled before it admits, or brings back: those that decode, say.
+    """
+    name, *x = action
+    c = state.config
+    out: dict[str, Any] = {"spent": 0, "charged": 0, "granted": name == "make_more", "stopped": False}
+    if name in STEP and name not in EARLY and not c.vllm_v0:
+        out["spent"] = state.decoders
+    if name in ("admit_next", "swap_in_next") and c.vllm_v0 and c.enable_chunked_prefill:
+        out["charged"] = state.decoders
+    if name == "serve" and len(x) > 1:
+        out["spent"], out["stopped"] = abs(x[1]), x[1] < 0
+    return out
 
 
 def perform(d: Draft, action: Action) -> Any:
@@ -49,7 +62,7 @@ def perform(d: Draft, action: Action) -> Any:
     if name == "commit":
         return schedule.commit(d, Results(x[0]), *x[1:2], *map(dict, x[2:]))
     if name == "serve":
-        name = "serve_v0" if d.config.vllm_v0 else "serve"
+        name, x = "serve_v0" if d.config.vllm_v0 else "serve", x[:1]
     if name == "schedule" and d.config.delay_factor:
         d.begin(d.epoch)  # a step takes a unit of time
     if name == "add" and d.config.delay_factor:
@@ -61,12 +74,14 @@ def perform(d: Draft, action: Action) -> Any:
         return {g: profiles.standing(d, g) for g in d.running.ids}
     if name in ("add", "abort", "fork", "finish_sequence", "forget", "deny_append"):
         return getattr(groups, name)(d, *x)
-    if name not in EARLY:
-        d.spent = spent_before(name, d.base)
+    for field, value in midway(action, d.base).items():
+        setattr(d, field, value)
     if name == "displace" and d.config.vllm_v0:
         name = "displace_v0"
     if name == "ask":
         return ask(d, *x)
+    if name == "make_more":
+        name = "make_room"
     return getattr(HOMES.get(name, running), name)(d, *x)
 
 
@@ -103,8 +118,15 @@ def steps(state: State, r: random.Random) -> list[Action]:
         out += [("displace",), *(("displace_next", g, state.gpu_free + more) for g in line for more in (-1, 0, 1, 3))]
     out += [("swap_in_next",)] if state.swapped[1] and not late else []
     out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1])))]
+    some = (*state.running[1][-1:], *state.waiting[1][:1], *state.swapped[1][:1], *state.status.to_dict())
+    out += [("force", g, mode) for g in some[:4] for mode in (-1, 0, 1, 2, 3)]
+    out += [("look_ahead", g) for g in state.running[1][-2:] if g in state.prefilling[1] or state.alarm[g] > state.clock]
+    if state.config.vllm_v0:
+        budget = state.config.max_num_batched_tokens
+        spent = (-1, 0, *(max(0, budget - left) for left in (0, 1, 2, 3)))
+        out += [("serve", g, n) for g in (*state.prefilling[1], *decoding[-1:]) for n in dict.fromkeys(spent)]
     for g in r.sample(decoding, min(2, len(decoding))):
-        out += [("serve", g), *(("make_room", g, state.gpu_free + more) for more in (-1, 0, 1))]
+        out += [("serve", g), *(("make_room", g, state.gpu_free + more) for more in (-1, 0, 1)), ("make_more", g, 1)]
     return out
 
 

@@ -2,7 +2,9 @@
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 import click
@@ -53,17 +55,29 @@ def program() -> None:
     """A preemptive scheduler and KV-cache block manager for LLM inference, proved on the functions that run."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come: to be treated as Ctrl-C is, so that worker processes do not stay behind."""
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
+def interrupted(error: BaseException) -> int:
+    """The exit status after Ctrl-C (130) or SIGTERM (143)."""
+    click.echo("kvproof: interrupted", err=True)
+    return 143 if isinstance(error, Terminated) or isinstance(error.__cause__, Terminated) else 130
+
+
 def main() -> None:
-    """Run the program. Ctrl-C ends it with status 130, bad input with one line and status 2."""
+    """Run the program. Ctrl-C ends it with status 130, SIGTERM with 143, bad input with one line and status 2."""
+    alone = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _terminate) if alone else None
     try:
         status = program.main(prog_name="kvproof", standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.Abort:
-        click.echo("kvproof: interrupted", err=True)
-        sys.exit(130)
-    except KeyboardInterrupt:
-        click.echo("kvproof: interrupted", err=True)
-        sys.exit(130)
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        sys.exit(interrupted(error))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
@@ -77,4 +91,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader (head, say) has gone: nothing to say, and nothing to flush at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        if alone:
+            signal.signal(signal.SIGTERM, before)
     sys.exit(status if isinstance(status, int) else 0)

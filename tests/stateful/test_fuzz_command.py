@@ -127,7 +127,8 @@ def test_a_log_without_a_request():
     assert without_group(log, 0) == (("add", (2, 2)), ("commit", ((0,), ((0, 0), (10**6, 0)))), ("fork", (0, 0)))
 
 
-def test_ctrl_c_ends_it_cleanly():
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_ends_it_cleanly(number, status):
     def heed() -> None:  # whoever runs the tests in the background has told them to ignore it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -136,6 +137,6 @@ def test_ctrl_c_ends_it_cleanly():
         assert process.stderr is not None
         process.stderr.readline()  # the first round is over
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and err.endswith("kvproof: interrupted\n") and "Traceback" not in err
+    assert process.returncode == status and err.endswith("kvproof: interrupted\n") and "Traceback" not in err
