@@ -4,10 +4,10 @@ Run as a program: `python -m kvproof.bench.observe [N ...]`. N requests run, wit
 (`kvproof.bench.cases`) and blocks for all of them most of the time; whoever ends is replaced.
 """
 
+import argparse
 import gc
 import json
 import statistics
-import sys
 import tracemalloc
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -97,5 +97,7 @@ def measure(n: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    for size in [int(text) for text in sys.argv[1:]] or [64, 256]:
+    parser = argparse.ArgumentParser(prog="python -m kvproof.bench.observe", description=__doc__.splitlines()[0])
+    parser.add_argument("n", nargs="*", type=int, default=[64, 256], help="running requests (default: 64 256)")
+    for size in parser.parse_args().n:
         print(json.dumps(measure(size)))

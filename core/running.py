@@ -4,7 +4,7 @@ Only groups whose alarm rings are looked at (V0: all of them), in policy order.
 """
 
 from kvproof.core.admission import compute
-from kvproof.core.blocks import append_slots, move_group_out, outgrown, release
+from kvproof.core.blocks import append_slots, move_group_out, outgrown, release, take_block
 from kvproof.core.groups import end, grown_until, stop_running
 from kvproof.core.profiles import enqueue_back, enqueue_victim, host_blocks, outgrew_pool, touched
 from kvproof.core.status import Status
@@ -130,7 +130,7 @@ def look_ahead_next(d: Draft, g: int) -> bool:
         wanted = d.config.max_model_len
     if d.capacity(g) >= wanted or d.gpu.n == 0:
         return False
-    d.table.extend(g, d.members.first(g), d.gpu)
+    take_block(d, d.members.first(g), g)
     return True
 
 

@@ -1,7 +1,6 @@
 """What an engine tells a scheduler, read: wrong forms raise Rejected before anything has changed."""
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from operator import itemgetter
 
 from kvproof.core.errors import Rejected
@@ -12,6 +11,7 @@ Ended = tuple[tuple[int, int], ...]
 EVERYBODY = Results()
 ENDED = "ended must be tuples (id, sequence) or (id, sequence, why)"
 RESULTS = "results must be tuples that begin with the id of a request"
+TIME_MAX = 10**15
 id_in = itemgetter(0)
 
 
@@ -37,8 +37,15 @@ def check_ids(ids: Results, state: State) -> None:
             raise Rejected(f"no request has the id {g}")
 
 
-def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]]) -> tuple[Ended, dict[int, str]]:
-    """(group, sequence) of each that has ended, and why the groups did of which that is said."""
+def check_id(*ids: int) -> None:
+    """Ids of requests and indices of sequences are ints, and nothing that equals one: a state keeps what it is given."""
+    for g in ids:
+        if type(g) is not int:
+            raise Rejected(f"an id or a sequence must be an integer, got {ascii(g)[:40]}")
+
+
+def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]], ticket: int) -> tuple[Ended, dict[int, str]]:
+    """(group, sequence) of each that has ended, and why the groups did of which that is said. Ids below `ticket` were given."""
     try:
         told = tuple(ended)
         pairs = tuple((g, q) for g, q, *_ in told)
@@ -46,11 +53,16 @@ def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]]) -> tuple[En
         raise Rejected(ENDED) from None
     if any(type(g) is not int or type(q) is not int or g < 0 for g, q in pairs):
         raise Rejected(ENDED)
+    if any(len(why) > 1 or type(why[0]) is not str for _, _, *why in told if why):
+        raise Rejected(ENDED)
+    for g, _ in pairs:
+        if g >= ticket:
+            raise Rejected(f"no request has the id {g}")
     return pairs, {g: why[0] for g, _, *why in told if why}
 
 
-def more_of(accepted: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Tokens beyond the first, by group."""
+def more_of(accepted: Iterable[tuple[int, int]], ticket: int) -> dict[int, int]:
+    """Tokens beyond the first, by group. Ids below `ticket` were given."""
     out: dict[int, int] = {}
     try:
         told = tuple((g, tokens) for g, tokens in accepted)
@@ -59,6 +71,8 @@ def more_of(accepted: Iterable[tuple[int, int]]) -> dict[int, int]:
     for g, tokens in told:
         if type(g) is not int:
             raise Rejected("accepted must be tuples (id, tokens)")
+        if not 0 <= g < ticket:
+            raise Rejected(f"no request has the id {g}")
         if type(tokens) is not int or tokens < 1:
             raise Rejected("accepted tokens must be an integer >= 1")
         if g in out:
@@ -69,5 +83,5 @@ def more_of(accepted: Iterable[tuple[int, int]]) -> dict[int, int]:
 
 def check_time(now: float) -> None:
     """A number on some clock."""
-    if isinstance(now, bool) or not isinstance(now, (int, float)) or not isfinite(now):
-        raise Rejected("now must be a finite number")
+    if isinstance(now, bool) or not isinstance(now, (int, float)) or not -TIME_MAX <= now <= TIME_MAX:
+        raise Rejected(f"now must be a number from -{TIME_MAX:.0e} to {TIME_MAX:.0e}")

@@ -4,14 +4,18 @@
 """
 
 import copy
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
+
 from kvproof.books import Ledger, Past, Snapshot
 from kvproof.checking import InvariantViolation, violations
-from kvproof.core.config import Config, ConfigError
+from kvproof.core.config import ArtificialPreemption, Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
+from kvproof.inputs import check_id
 from kvproof.logs import tell_end
 from kvproof.metrics import Metrics, Tally
 from kvproof.store.plan import Plan
@@ -19,6 +23,10 @@ from kvproof.store.state import State, initial
 
 if TYPE_CHECKING:
     from kvproof.scheduler import Outcome
+
+
+TEST_VARIABLE = "KVPROOF_TEST_ENABLE_ARTIFICIAL_PREEMPT"
+"""Environment variable; "1": every scheduler whose configuration does not say how tests its engine by artificial preemption."""
 
 
 class Observed:
@@ -31,6 +39,10 @@ class Observed:
     """What a moment consists of beside state, accounts and history: attribute -> its first value. Never edited, only replaced."""
 
     def __init__(self, config: Config, keep_history: int, check: bool) -> None:
+        if not isinstance(config, Config):
+            raise ConfigError(f"config: must be a Config, got {config!r}")
+        if os.environ.get(TEST_VARIABLE) == "1" and config.artificial_preemption is None:
+            config = attrs.evolve(config, artificial_preemption=ArtificialPreemption())
         if type(keep_history) is not int or keep_history < 0:
             raise ConfigError(f"keep_history: must be an integer >= 0, got {keep_history!r}")
         self.config = config
@@ -49,6 +61,21 @@ class Observed:
         """A copy goes its own way from the same state."""
         own = {"_accounts": Ledger(self._accounts.point()), "_tally": copy.deepcopy(self._tally), "_past": self._past.copy()}
         return {**self.__dict__, **own}
+
+    def __copy__(self) -> "Observed":
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__getstate__())
+        return new
+
+    def __deepcopy__(self, memo: Any) -> "Observed":
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        new.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """No pickling: a state is a tree of versions."""
+        raise TypeError("a scheduler cannot be pickled; kvproof.serial writes its state as JSON")
 
     def _report(self, before: State, ended: "list[Outcome]") -> None:
         """These have ended in a draft over `before`."""
@@ -82,6 +109,7 @@ class Observed:
 
     def preemptions(self, g: int) -> tuple[int, int]:
         """How often unfinished request g has been preempted: (by recompute, by swap). Raises Rejected if there is no such one."""
+        check_id(g)
         if not Status.WAITING <= self.state.status[g] <= Status.SWAPPED:
             raise Rejected("the request has ended or is unknown")
         account = self._accounts.of(g)
@@ -113,6 +141,8 @@ class Observed:
             moment = Snapshot(moment)
         if self._busy:
             raise Rejected("a call is in progress")
+        if not isinstance(moment, Snapshot):
+            raise Rejected(f"moment must be a Snapshot or a State, got {type(moment).__name__}")
         if moment.state.config != self.config:
             raise Rejected("the snapshot is of another configuration")
         self.state = moment.state

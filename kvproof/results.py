@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from kvproof.core.errors import Rejected
+from kvproof.core.status import Status
+from kvproof.inputs import check_id
 from kvproof.scheduler import Outcome, Scheduler
 
 
@@ -38,6 +40,7 @@ def take_back(scheduler: Scheduler, results: Iterable[Result]) -> Taken:
     """Commit a step. Groups of which no sequence has a result do not advance. Raises Rejected, as `commit` does, before anything
     has changed."""
     some = list(results)
+    _check(scheduler, some)
     tokens: dict[int, int] = {}
     for r in some:
         tokens[r.group] = min(tokens.get(r.group, r.tokens), r.tokens)
@@ -47,6 +50,24 @@ def take_back(scheduler: Scheduler, results: Iterable[Result]) -> Taken:
         [(g, n) for g, n in tokens.items() if n != 1],
     )
     return Taken(outcomes, {(r.group, r.sequence): _children(scheduler, r) for r in some if r.forks})
+
+
+def _check(scheduler: Scheduler, results: list[Result]) -> None:
+    """What `commit` does not look at."""
+    seen: set[tuple[int, int]] = set()
+    state = scheduler.state
+    for r in results:
+        if not isinstance(r, Result):
+            raise Rejected(f"results must be Results, got {type(r).__name__}")
+        check_id(r.group, r.sequence)
+        if type(r.tokens) is not int or r.tokens < 1 or type(r.forks) is not int or r.forks < 0:
+            raise Rejected(f"request {r.group}: tokens must be an integer >= 1, forks one >= 0")
+        if (r.group, r.sequence) in seen:
+            raise Rejected(f"request {r.group}: sequence {r.sequence} has two results")
+        seen.add((r.group, r.sequence))
+        ever = state.members[r.group][1] if r.group in state.members else 1
+        if not 0 <= r.sequence < ever and state.status[r.group] == Status.RUNNING:
+            raise Rejected(f"request {r.group} has no sequence {r.sequence}")
 
 
 def _children(scheduler: Scheduler, r: Result) -> tuple[int, ...]:

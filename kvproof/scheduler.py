@@ -13,7 +13,7 @@ from kvproof.core import groups, schedule
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
-from kvproof.inputs import check_ids, check_time, ends_of, ids_of, more_of
+from kvproof.inputs import check_id, check_ids, check_time, ends_of, ids_of, more_of
 from kvproof.logs import log, tell_pass
 from kvproof.metrics import causes_of
 from kvproof.observed import Observed
@@ -79,7 +79,13 @@ class Scheduler(Observed):
         check: bool = False,
     ) -> None:
         super().__init__(config, keep_history, check)
-        self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
+        if policy is None:
+            policy = policy_of(preemption_mode)  # type: ignore[assignment]
+        elif preemption_mode is not None:
+            raise ConfigError("preemption_mode: must be None beside a policy, which chooses the mode")
+        elif not callable(getattr(policy, "swaps", None)):
+            raise ConfigError(f"policy: must have a method swaps(group, sequences), got {policy!r}")
+        self.policy: Policy = policy
         self._spare: Draft | None = None  # the last draft, if it can be reopened
         self._forced: dict[int, int] = {}  # whom the next pass preempts first, and how
         self._why = NO_REASONS  # what the engine says of those that it ends in this call
@@ -153,7 +159,7 @@ class Scheduler(Observed):
         width = n if beam_width is None else beam_width
         for name, value in (("prompt_tokens", prompt_tokens), ("max_tokens", max_tokens), ("n", n), ("beam_width", width)):
             if type(value) is not int or value < 1:
-                raise Rejected(f"{name} must be an integer >= 1")
+                raise Rejected(f"{name} must be an integer >= 1, got {ascii(value)[:40]}")
         seats = 1 if self.config.vllm_v0 else max(n, width)
         if seats > self.config.max_num_seqs:
             raise Rejected(f"{seats} sequences exceed max_num_seqs {self.config.max_num_seqs}")
@@ -232,8 +238,8 @@ class Scheduler(Observed):
         not advance. A result of an aborted request is dropped; one of a request that was never added raises Rejected.
         """
         ids = ids_of(results)
-        pairs, why = ends_of(ended) if ended else (schedule.NOBODY, NO_REASONS)
-        more = more_of(accepted) if accepted else schedule.NOTHING
+        pairs, why = ends_of(ended, self.state.ticket) if ended else (schedule.NOBODY, NO_REASONS)
+        more = more_of(accepted, self.state.ticket) if accepted else schedule.NOTHING
         d = self._open()
         try:
             check_ids(ids, self.state)
@@ -253,6 +259,7 @@ class Scheduler(Observed):
 
     def abort(self, g: int) -> None:
         """End a request now, in whatever status it is; its outcome comes with the next commit."""
+        check_id(g)
         d = self._open()
         try:
             groups.abort(d, g)
@@ -269,6 +276,7 @@ class Scheduler(Observed):
         The child's table is its parent's; no plan announces it. It has its parent's tokens, but perhaps not the last one, which
         no slot holds yet: siblings may sample one each. `same_token`: it has that too, and a recompute computes it once.
         """
+        check_id(g, parent)
         d = self._open()
         try:
             child = groups.fork(d, g, parent, 0 if same_token else 1)
@@ -284,14 +292,18 @@ class Scheduler(Observed):
         """The next pass preempts running request g before all else, by "recompute", by "swap", or (None) as the policy wishes."""
         if self._busy:
             raise Rejected("a call is in progress")
-        if self.state.status[g] != Status.RUNNING or self.state.issued:
-            raise Rejected("the request is not running, or a step is in flight")
+        check_id(g)
+        if self.state.issued:
+            raise Rejected("a step is in flight")
+        if self.state.status[g] != Status.RUNNING:
+            raise Rejected("the request is not running")
         if mode not in list(POLICIES):
             raise Rejected(f'mode must be None, "recompute" or "swap", got {mode!r}')
         self._forced = {**self._forced, g: list(POLICIES).index(mode)}
 
     def deny_append(self, g: int, count: int = 1) -> None:
         """For tests: the next `count` times that a pass asks whether g can append, the answer is no, as if blocks lacked."""
+        check_id(g)
         if type(count) is not int:
             raise Rejected("count must be an integer >= 1")
         d = self._open()
@@ -305,10 +317,12 @@ class Scheduler(Observed):
             self._verify("deny_append")
 
     def finish(self, g: int, sequence: int = 0) -> None:
-        """The engine ends one sequence of a running request between commit and schedule; the request goes with its last one.
+        """The engine ends one sequence of a running request; the request goes with its last one.
 
-        The outcome of a request that ends comes with the next commit.
+        The outcome of a request that ends comes with the next commit. While a step is in flight, the token that it computes for
+        the sequence does not count.
         """
+        check_id(g, sequence)
         d = self._open()
         try:
             groups.finish_sequence(d, g, sequence)

@@ -5,6 +5,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ class _Object(dict[str, Any]):
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
     found = _Object(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        found.twice = tuple(key for key in found if keys.count(key) > 1)
+        times = Counter(key for key, _ in pairs)
+        found.twice = tuple(key for key in found if times[key] > 1)
     return found
 
 
@@ -37,12 +38,19 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _ascii(value: object) -> str:
+    try:
+        return ascii(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deep"
+
+
 def show(value: object) -> str:
     """A value as JSON, cut to a length that fits in a message."""
     try:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError):
-        text = ascii(value)
+        text = _ascii(value)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
 
 

@@ -29,6 +29,7 @@ RLIMIT = 6_000_000
 """Solver steps for an obligation about a mutant of which no counterexample is known."""
 TIMES, LEAST = 4, 30_000
 PROOF_SECONDS = 240
+"""Of processor time, for the obligations of one case about a mutant."""
 GOAL = 0.95
 LIMIT = "not proved in"
 TASKS = 60
@@ -177,13 +178,13 @@ def _limited(seconds: int) -> Iterator[None]:
     def ring(number: int, frame: Any) -> None:
         raise Endless("the proofs take too long")
 
-    old = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    old = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, old)
 
 
 Goal = tuple[str, list[Any], Any]

@@ -216,6 +216,12 @@ def mutants(only: str | None = None) -> list[Mutant]:
     return [m for m in every() if only is None or only in (m.function, f"{m.module}.{m.function}", m.module)]
 
 
+def is_known(name: str) -> bool:
+    """Is it a module of the core, or a function (`function` or `module.function`)?"""
+    some = {(module, function) for module in modules() for function, _ in functions(ast.parse(text(module)))}
+    return any(name in (module, function, f"{module}.{function}") for module, function in some)
+
+
 def find(function: str, change: str) -> Mutant:
     """The mutant of `module.function` with this description, or with its start."""
     return next(m for m in mutants(function) if m.change.startswith(change))

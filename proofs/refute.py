@@ -25,7 +25,7 @@ from kvproof.spec.view import View
 from kvproof.store.state import State, initial
 
 SECONDS = 2.0
-"""No call on a small state takes as long."""
+"""Of processor time: no call on a small state takes as long."""
 LONGEST = 6000
 """Trials of one mutant, at most; then walks with it."""
 
@@ -58,13 +58,13 @@ def in_time(seconds: float = SECONDS) -> Iterator[None]:
     def ring(number: int, frame: Any) -> None:
         raise Endless(f"no end after {seconds} s")
 
-    old = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    old = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, old)
 
 
 def told_of(state: State) -> Told:

@@ -70,7 +70,7 @@ def recomputes(
 class Plan:
     """One step. Effects happen in this order: `swap_out`, `swap_in`, `copy`, then compute.
 
-    Groups are the ids that `add` returned; blocks are (GPU) 0 .. num_gpu_blocks - 1, host blocks follow.
+    Groups are the ids that `add_request` returned; blocks are (GPU) 0 .. num_gpu_blocks - 1, host blocks follow.
     """
 
     epoch: int
@@ -124,10 +124,6 @@ class Plan:
         for g, q, i, b in self.slots:
             out.setdefault(g, {}).setdefault(q, []).append((i, b))
         return out
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists and numbers."""
-        return attrs.asdict(self)
 
 
 class PlanDraft:

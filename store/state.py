@@ -64,6 +64,13 @@ class State:
         """Itself: it never changes."""
         return self
 
+    def __copy__(self) -> "State":
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """No pickling: a state is one of a tree of versions."""
+        raise TypeError("a State cannot be pickled; kvproof.serial writes it as JSON")
+
     status = Reading[int]()
     key = Reading[int]()
     prompt = Reading[int]()

@@ -69,11 +69,19 @@ def interrupted(error: BaseException) -> int:
     return 143 if isinstance(error, Terminated) or isinstance(error.__cause__, Terminated) else 130
 
 
+def nothing_more_to_flush() -> None:
+    """What is left in the buffer of stdout, which cannot be written, goes nowhere at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the program. Ctrl-C ends it with status 130, SIGTERM with 143, bad input with one line and status 2."""
     alone = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _terminate) if alone else None
     try:
+        if sys.stdout is None:
+            raise OSError("it is closed")
         status = program.main(prog_name="kvproof", standalone_mode=False)
         sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
@@ -88,9 +96,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(2)
-    except BrokenPipeError:  # the reader (head, say) has gone: nothing to say, and nothing to flush at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, say) has gone: nothing to say
+        nothing_more_to_flush()
         sys.exit(1)
+    except OSError as error:
+        nothing_more_to_flush()
+        click.echo(f"kvproof: standard output cannot be written: {error.strerror or error}", err=True)
+        sys.exit(2)
     finally:
         if alone:
             signal.signal(signal.SIGTERM, before)

@@ -23,7 +23,7 @@ def command(only: str | None, limit: int | None, jobs: int | None, as_json: bool
     """Mutate the core and prove again. Exit status 0 if 95 % (without equivalents) are killed and survivors have reasons."""
     from kvproof.proofs import audit, mutate
 
-    if only is not None and not mutate.mutants(only):
+    if only is not None and not mutate.is_known(only):
         raise InputError(f"--only: no function of the core is called {only!r}")
     with Progress(console=Console(stderr=True), transient=True) as bar:
         first, task = bar.add_task("the real core", total=None), bar.add_task("mutants", total=None)

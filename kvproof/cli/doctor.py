@@ -84,7 +84,8 @@ def command(as_json: bool) -> int:
         print(f"{name:<11} {number or missing}")
     print(f"GPU driver  {found['gpu_driver'] or 'none found: GPU backends are not available'}")
     data = found["data"]
-    absent = "" if data["found"] else ": not there; traces and models are read from it, set KVPROOF_DATA"
+    hint = "" if data["from"] == "KVPROOF_DATA" else "; set KVPROOF_DATA to have it elsewhere"
+    absent = "" if data["found"] else f": not there; traces are read from it{hint}"
     print(f"data        {data['path']} ({data['from']}){absent}")
     print(f"cores       {found['cores']}")
     return 0

@@ -73,3 +73,17 @@ def test_a_reader_that_goes_away_is_no_traceback(write):
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 1
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"], ["--version"], ["--help"]])
+def test_a_full_disk_is_one_line(arguments):
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([sys.executable, "-m", "kvproof", *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 2
+    assert run.stderr.startswith("kvproof: standard output cannot be written: ") and run.stderr.count("\n") == 1
+
+
+def test_a_closed_output_is_one_line():
+    command = f"{sys.executable} -m kvproof doctor >&-"
+    run = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (run.returncode, run.stderr) == (2, "kvproof: standard output cannot be written: it is closed\n")

@@ -1,10 +1,15 @@
 """What an engine tells: tokens of lookahead, ends, results and times count, or are refused before anything changes."""
 
-import pytest
-from pools import config, step
+import copy
+import pickle
 
-from kvproof import Rejected, Scheduler
+import pytest
+from pools import config, finish, step
+
+from kvproof import ConfigError, Rejected, Scheduler
+from kvproof.core.config import ArtificialPreemption
 from kvproof.spec.check import commit_violations
+from kvproof.store.policies import AlwaysSwap
 
 
 def test_what_lookahead_gave_counts_only_for_who_decoded_and_has_a_result():
@@ -73,14 +78,14 @@ def test_ended_sequences_are_tuples(ended):
     assert s.state is before
 
 
-@pytest.mark.parametrize("now", ["1", None, True, float("nan"), float("inf")])
+@pytest.mark.parametrize("now", ["1", None, True, float("nan"), float("inf"), 1e300, -(10**20)])
 def test_times_are_numbers(now):
     s = Scheduler(config(8, 0, delay_factor=1.0))
     s.add_request(3, 20, now=1)
     before = s.state
-    with pytest.raises(Rejected, match="now must be a finite number"):
+    with pytest.raises(Rejected, match="now must be a number from"):
         s.schedule(now)
-    with pytest.raises(Rejected, match="now must be a finite number"):
+    with pytest.raises(Rejected, match="now must be a number from"):
         s.add_request(3, 20, now=now)
     assert s.state is before
     assert s.schedule(2).prefills
@@ -94,3 +99,97 @@ def test_results_are_tuples_that_begin_with_an_id():
         with pytest.raises(Rejected, match="results must be tuples that begin with the id of a request"):
             s.commit(results)
     assert s.state.issued
+
+
+@pytest.mark.parametrize("g", [True, 1.0, "1", None, [], 1 + 0j])
+def test_ids_are_integers_and_nothing_that_equals_one(g):
+    s = Scheduler(config(8, 8))
+    for _ in range(3):
+        s.add_request(3, 20)
+    step(s)
+    before = s.state
+    calls = (s.abort, s.fork, s.preempt, s.deny_append, s.finish, s.preemptions)
+    for call in (*calls, lambda q: s.fork(1, q), lambda q: s.finish(1, q)):
+        with pytest.raises(Rejected, match="an id or a sequence must be an integer"):
+            call(g)
+    assert s.state is before and not s._forced
+
+
+def test_nothing_is_said_of_requests_that_were_never_added():
+    s = Scheduler(config(8, 8))
+    s.add_request(3, 20)
+    s.schedule()
+    before = s.state
+    for ended, accepted in (([(1, 0)], ()), ((), [(1, 2)]), ((), [(-1, 2)])):
+        with pytest.raises(Rejected, match="no request has the id"):
+            s.commit(None, ended, accepted)
+    assert s.state is before
+
+
+@pytest.mark.parametrize("why", [(3,), ("a", "b"), (None,)])
+def test_why_a_sequence_has_ended_is_one_text(why):
+    s = Scheduler(config(8, 8))
+    s.add_request(3, 20)
+    s.schedule()
+    with pytest.raises(Rejected, match="ended must be tuples"):
+        s.commit(None, [(0, 0, *why)])
+    assert s.state.issued
+
+
+def test_a_call_in_the_wrong_moment_says_which():
+    s = Scheduler(config(8, 8))
+    s.add_request(3, 20)
+    with pytest.raises(Rejected, match="the request is not running"):
+        s.preempt(0)
+    s.schedule()
+    with pytest.raises(Rejected, match="a step is in flight"):
+        s.preempt(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "message"),
+    [
+        ((None,), {}, "config: must be a Config"),
+        ((config(8, 8),), {"policy": object()}, "policy: must have a method swaps"),
+        ((config(8, 8),), {"policy": "x"}, "policy: must have a method swaps"),
+        ((config(8, 8), "swap"), {"policy": AlwaysSwap}, "preemption_mode: must be None beside a policy"),
+    ],
+)
+def test_what_a_scheduler_is_made_of(arguments, more, message):
+    with pytest.raises(ConfigError, match=message):
+        Scheduler(*arguments, **more)
+
+
+def test_only_moments_are_gone_back_to():
+    s = Scheduler(config(8, 8))
+    for moment in (None, 5, {}, s):
+        with pytest.raises(Rejected, match="moment must be a Snapshot or a State"):
+            s.restore(moment)
+
+
+def test_pickling_is_refused_and_copying_is_not():
+    s = Scheduler(config(8, 8))
+    s.add_request(3, 20)
+    step(s)
+    for thing in (s, s.state, s.snapshot()):
+        with pytest.raises(TypeError, match=r"kvproof\.serial writes"):
+            pickle.dumps(thing)
+    for same in (copy.copy(s), copy.deepcopy(s)):
+        assert same.state is s.state
+        step(same)
+        assert same.state.epoch == s.state.epoch + 1
+    assert copy.copy(s.state) is copy.deepcopy(s.state) is s.state
+
+
+def test_a_variable_switches_artificial_preemption_on(monkeypatch):
+    monkeypatch.setenv("KVPROOF_TEST_ENABLE_ARTIFICIAL_PREEMPT", "1")
+    s = Scheduler(config(40, 40))
+    assert s.config.artificial_preemption == ArtificialPreemption(seed=0, probability=0.5, max_count=500)
+    for _ in range(4):
+        s.add_request(3, 20)
+    outcomes = finish(s)
+    assert sum(o.recomputed + o.swapped for o in outcomes.values()) > 3
+    own = config(8, 8, artificial_preemption=ArtificialPreemption(seed=7))
+    assert Scheduler(own).config is own
+    monkeypatch.setenv("KVPROOF_TEST_ENABLE_ARTIFICIAL_PREEMPT", "0")
+    assert Scheduler(config(8, 8)).config.artificial_preemption is None

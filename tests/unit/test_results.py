@@ -35,7 +35,7 @@ def test_siblings_advance_by_what_the_least_of_them_got():
     take_back(s, [Result(g, tokens=3)])
     assert s.state.clock - s.state.born[g] == 9
     s.schedule()
-    with pytest.raises(Rejected, match="accepted tokens"):
+    with pytest.raises(Rejected, match="tokens must be an integer >= 1"):
         take_back(s, [Result(g, tokens=0)])
     take_back(s, [])
     assert s.state.clock - s.state.born[g] == 9
@@ -62,3 +62,25 @@ def test_a_rejected_commit_leaves_no_reason_behind():
         take_back(s, [Result(g, ended="stop token"), Result(99)])
     s.finish(g)
     assert [end.reason for end in s.commit()] == [None]
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [3],
+        [Result(True)],
+        [Result(0, sequence=9, forks=1)],
+        [Result(0, sequence=-1)],
+        [Result(0, forks="2")],
+        [Result(0, forks=-1)],
+        [Result(0, tokens=1.0)],
+        [Result(0), Result(0, forks=1)],
+    ],
+    ids=str,
+)
+def test_wrong_results_are_refused_before_the_commit(results):
+    s, _ = started(3)
+    before = s.state
+    with pytest.raises(Rejected):
+        take_back(s, results)
+    assert s.state is before
