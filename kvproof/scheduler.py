@@ -79,13 +79,11 @@ class Scheduler(Observed):
         check: bool = False,
     ) -> None:
         super().__init__(config, keep_history, check)
-        if policy is None:
-            policy = policy_of(preemption_mode)  # type: ignore[assignment]
-        elif preemption_mode is not None:
+        if policy is not None and preemption_mode is not None:
             raise ConfigError("preemption_mode: must be None beside a policy, which chooses the mode")
-        elif not callable(getattr(policy, "swaps", None)):
+        if policy is not None and not callable(getattr(policy, "swaps", None)):
             raise ConfigError(f"policy: must have a method swaps(group, sequences), got {policy!r}")
-        self.policy: Policy = policy
+        self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
         self._spare: Draft | None = None  # the last draft, if it can be reopened
         self._forced: dict[int, int] = {}  # whom the next pass preempts first, and how
         self._why = NO_REASONS  # what the engine says of those that it ends in this call

@@ -274,11 +274,11 @@ def _fill_inv(d: Any, e: Any, i: Any, q: Any, g: Any) -> Clauses:
 RULES["fill"] = Rule((*BLOCKS, "plan"), _fill_inv)
 
 
-def owned_nothing(d: Any, e: Any, g: Any, *_: Any) -> Clauses:
-    """A cut: g owned nothing, so what was in use was another's."""
-    t = e.table
-    others = forall(1, lambda b: implies(e.refs.of[b] >= 1, t.group_of[b] != g), lambda b: [[e.refs.of[b]], [t.group_of[b]]])
-    return [("helper: cut: what was in use was another's", others)]
+def owns_nothing(d: Any, g: Any, *_: Any) -> Clauses:
+    """A cut: g owns nothing, so what is in use is another's."""
+    t = d.table
+    others = forall(1, lambda b: implies(d.refs.of[b] >= 1, t.group_of[b] != g), lambda b: [[d.refs.of[b]], [t.group_of[b]]])
+    return [("helper: cut: what is in use is another's", others)]
 
 
 ALLOCATE = Contract(
@@ -316,6 +316,6 @@ ALLOCATE = Contract(
         ("ownership_by_status: g on the GPU", on_gpu_only(d, g)),
         ("no_shared_write: the prompt's blocks are its own", _own(d, g)),
     ],
-    cuts=owned_nothing,
+    opening=owns_nothing,
 )
 CONTRACTS = {c.function: c for c in (RELEASE, APPEND, ALLOCATE)}

@@ -32,6 +32,8 @@ class Contract:
     """Does it return a truth value? Then `post` is told it, as its last argument."""
     cuts: Callable[..., Clauses] | None = None
     """What is proved at the end of the body and then used for `post`."""
+    opening: Callable[..., Clauses] | None = None
+    """What is proved where the body begins, and then used."""
     laws: Callable[[Any], list[Any]] | None = None
     """Laws of finite sets (`lemmas.py`) about the state in which it begins."""
     lemma: Callable[..., Clauses] | None = None
@@ -63,6 +65,7 @@ class Contract:
                 run().assume(c)
             run().notes.setdefault("after", []).append(d.snap())
             run().notes.setdefault("before", []).append((self.function, entry))
+            run().notes.setdefault("asked", []).append((self.function, args))
             return answer[0] if answer else None
 
         return call
@@ -73,6 +76,9 @@ class Contract:
         for _, c in self.pre(d, *args):
             run().assume(c)
         for c in self.laws(d) if self.laws is not None else []:
+            run().assume(c)
+        for label, c in self.opening(d, *args) if self.opening is not None else []:
+            run().prove(f"{label} [at the beginning of {self.function}]", c)
             run().assume(c)
         entry, before = d.snap(), d.versions()
         answer = self.real()(d, *args)

@@ -131,7 +131,14 @@ def case_forced() -> None:
     d.policy = Wish(wish)
     e = d.snap()
     running.force(d, g, how)
-    prove(decisions.forced(d, e, g, how, wish), "force")
+    asked = run().notes.get("asked", [])
+    swap = either(how == 2, both(how == 0, wish))
+    run().prove("total: only who runs is preempted by force [force]", iff(e.status[g] == R, len(asked) == 1))
+    for function, (victim, wished) in asked:  # `mode` proves what becomes of it
+        run().prove(
+            "total: the one that is named, as it is wished [force]", both(function == "evict", victim == g, iff(wished, swap))
+        )
+    prove([decisions.nobody_else_moves(d, e, g)], "force")
 
 
 def case_victim() -> None:
@@ -238,7 +245,7 @@ CASES: dict[str, Any] = {
     "piece": (case_piece, (), "compute_next"),
     "nobody_there": (case_nobody_there, (), "admit_next", "compute_next", "swap_in_next"),
     "mode": (case_mode, ("release", "move_group_out"), "preempt"),
-    "forced": (case_forced, ("release", "move_group_out"), "force"),
+    "forced": (case_forced, ("evict",), "force"),
     "victim": (case_victim, ("evict",), "make_room"),
     "service": (case_service, ("append_slots", "find_blocks", "compute", "look_ahead"), "serve", "serve_v0"),
     "prompt_v0": (case_prompt_v0, ("find_blocks", "compute"), "serve_v0"),

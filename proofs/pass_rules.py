@@ -134,6 +134,10 @@ def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
             "total: granted if there is room",
             both(implies(d.granted, blocks <= d.gpu.n), either(d.testing, d.granted, blocks > d.gpu.n)),
         ),
+        (
+            "total: granted when somebody has left",
+            implies(d.granted, either(d.plan.victims > e.plan.victims, d.plan.ends > e.plan.ends)),
+        ),
         ("victim_not_in_plan: nobody enters the plan", others_planned(d, e, g)),
         ("budget_exact: V0 charges as it goes", either(negate(d.config.vllm_v0), d.spent == e.spent)),
         ("helper: the tables of g stay", forall(1, lambda q: t.size_[g, q] == s.size_[g, q], lambda q: [[t.size_[g, q]]])),
@@ -272,7 +276,7 @@ SERVE_CONTRACT, SERVE_V0_CONTRACT = (
         _serve_post,
         lambda d: (fresh("g"),),
         uses=("append_slots", "find_blocks", "compute", "look_ahead"),
-        laws=lambda d, v0=v0: [*laws(d), d.span_rises()] if v0 else laws(d),
+        laws=(lambda d: [*laws(d), d.span_rises()]) if v0 else laws,
     )
     for name, v0 in (("serve", False), ("serve_v0", True))
 )

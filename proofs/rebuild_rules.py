@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvproof.proofs.block_rules import CONTRACTS, on_gpu_only, owned_nothing
+from kvproof.proofs.block_rules import CONTRACTS, on_gpu_only, owns_nothing
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import BLOCKS, frame_others, only, same_plan, told_now
 from kvproof.proofs.rules import RULES, Rule
@@ -166,7 +166,7 @@ REBUILD = Contract(
             ),
         ),
     ],
-    cuts=owned_nothing,
+    opening=owns_nothing,
     laws=lambda d: [d.span_rises()],
 )
 CONTRACTS["rebuild"] = REBUILD

@@ -205,7 +205,8 @@ def configurations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
     test = made["ArtificialPreemption"]()
     odd: list[tuple[str, str, Any, bool]] = [("Config", name, flag, False) for name in FLAGS for flag in (0, 1, "yes", None)]
     odd += [("Config", "delay_factor", v, is_number(v, 2**40)) for v in NUMBERS]
-    odd += [("Config", "artificial_preemption", v, v is None or v is test) for v in (None, test, 0.5, True, {})]
+    tests: tuple[Any, ...] = (None, test, 0.5, True, {})
+    odd += [("Config", "artificial_preemption", v, v is None or v is test) for v in tests]
     odd += [("ArtificialPreemption", "probability", v, is_number(v, 1)) for v in NUMBERS]
     sizes = (-1, 0, 7, 2.0, True, None)
     odd += [("ArtificialPreemption", n, v, type(v) is int and v >= 0) for n in ("seed", "max_count") for v in sizes]
