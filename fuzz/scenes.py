@@ -82,7 +82,7 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
         CUT,
         (
             *(("add", (3, 9)), *STEP, ("fork", (0, 0)), *STEP, *STEP),
-            *(("preempt", (0, "recompute")), *STEP, ("abort", (0,)), *STEP),
+            *(("preempt", (0, "recompute")), *STEP, *STEP, ("abort", (0,)), *STEP),
         ),
     ),
     "admission waits": (

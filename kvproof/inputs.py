@@ -44,8 +44,8 @@ def check_id(*ids: int) -> None:
             raise Rejected(f"an id or a sequence must be an integer, got {ascii(g)[:40]}")
 
 
-def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]], ticket: int) -> tuple[Ended, dict[int, str]]:
-    """(group, sequence) of each that has ended, and why the groups did of which that is said. Ids below `ticket` were given."""
+def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]]) -> tuple[Ended, dict[int, str]]:
+    """(group, sequence) of each that has ended, and why the groups did of which that is said."""
     try:
         told = tuple(ended)
         pairs = tuple((g, q) for g, q, *_ in told)
@@ -55,14 +55,11 @@ def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]], ticket: int
         raise Rejected(ENDED)
     if any(len(why) > 1 or type(why[0]) is not str for _, _, *why in told if why):
         raise Rejected(ENDED)
-    for g, _ in pairs:
-        if g >= ticket:
-            raise Rejected(f"no request has the id {g}")
     return pairs, {g: why[0] for g, _, *why in told if why}
 
 
-def more_of(accepted: Iterable[tuple[int, int]], ticket: int) -> dict[int, int]:
-    """Tokens beyond the first, by group. Ids below `ticket` were given."""
+def more_of(accepted: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Tokens beyond the first, by group."""
     out: dict[int, int] = {}
     try:
         told = tuple((g, tokens) for g, tokens in accepted)
@@ -71,8 +68,6 @@ def more_of(accepted: Iterable[tuple[int, int]], ticket: int) -> dict[int, int]:
     for g, tokens in told:
         if type(g) is not int:
             raise Rejected("accepted must be tuples (id, tokens)")
-        if not 0 <= g < ticket:
-            raise Rejected(f"no request has the id {g}")
         if type(tokens) is not int or tokens < 1:
             raise Rejected("accepted tokens must be an integer >= 1")
         if g in out:

@@ -236,8 +236,8 @@ class Scheduler(Observed):
         not advance. A result of an aborted request is dropped; one of a request that was never added raises Rejected.
         """
         ids = ids_of(results)
-        pairs, why = ends_of(ended, self.state.ticket) if ended else (schedule.NOBODY, NO_REASONS)
-        more = more_of(accepted, self.state.ticket) if accepted else schedule.NOTHING
+        pairs, why = ends_of(ended) if ended else (schedule.NOBODY, NO_REASONS)
+        more = more_of(accepted) if accepted else schedule.NOTHING
         d = self._open()
         try:
             check_ids(ids, self.state)

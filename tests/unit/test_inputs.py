@@ -115,17 +115,6 @@ def test_ids_are_integers_and_nothing_that_equals_one(g):
     assert s.state is before and not s._forced
 
 
-def test_nothing_is_said_of_requests_that_were_never_added():
-    s = Scheduler(config(8, 8))
-    s.add_request(3, 20)
-    s.schedule()
-    before = s.state
-    for ended, accepted in (([(1, 0)], ()), ((), [(1, 2)]), ((), [(-1, 2)])):
-        with pytest.raises(Rejected, match="no request has the id"):
-            s.commit(None, ended, accepted)
-    assert s.state is before
-
-
 @pytest.mark.parametrize("why", [(3,), ("a", "b"), (None,)])
 def test_why_a_sequence_has_ended_is_one_text(why):
     s = Scheduler(config(8, 8))
