@@ -29,6 +29,7 @@ class Hands(RuleBasedStateMachine):
     events: ClassVar[dict[str, Counter[str]]] = {}
     failure: ClassVar[Failure | None] = None
     world: World
+    interrupted = False
 
     def do(self, name: str, *arguments: Any, fires: str | None = None, named: bool = False) -> None:
         """One operation on groups by their ids, or names; whatever it raises is a fault."""
@@ -37,6 +38,9 @@ class Hands(RuleBasedStateMachine):
             self.world.do(name, *(arguments if named else renamed(name, arguments, self.world.number) or ()))
         except Exception as error:
             type(self).failure = Failure(self.world.start, tuple(self.world.log), describe(error))
+            raise
+        except BaseException:  # Ctrl-C: what it has left half done is no fault
+            self.interrupted = True
             raise
 
     @property

@@ -230,7 +230,7 @@ class Machine(Hands):
     def teardown(self) -> None:
         """Everybody ends and all blocks are back."""
         world = getattr(self, "world", None)
-        if world is None:
+        if world is None or self.interrupted:
             return
         try:
             if Machine.failure is None or Machine.failure.log != tuple(world.log):

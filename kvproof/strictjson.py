@@ -39,6 +39,7 @@ def _integer(text: str) -> int:
 
 
 def _ascii(value: object) -> str:
+    """A value that JSON cannot show."""
     try:
         return ascii(value)
     except RecursionError:

@@ -10,6 +10,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from kvproof.core.status import Status
 from kvproof.proofs import bank, mutate, outcomes, walks
 from kvproof.proofs.bank import Counted, Endless, Situation, Trial
 from kvproof.proofs.walks import Action
+from kvproof.spec.ownership import parameters
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
 from kvproof.store.state import State, initial
@@ -165,22 +167,19 @@ def walk(bench: Bench, seed: int, steps: int = 40) -> Counterexample | None:
     return None
 
 
-LOWEST = {
-    **dict.fromkeys(("num_gpu_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"), 1),
-    **dict.fromkeys(("num_cpu_blocks", "watermark_blocks", "num_lookahead_slots"), 0),
-}
+SIZES = (
+    *("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks"),
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_lookahead_slots"),
+)
 FLAGS = ("vllm_v0", "enable_chunked_prefill", "priority")
 NUMBERS = (-1, -0.5, 0, 0.5, 1, 1.5, True, "1", None, float("nan"), float("inf"))
 
 
 def acceptable(fields: dict[str, Any]) -> bool:
-    """What `Config` must accept: `kvproof.spec.ownership.parameters`, whole numbers, and prompts that fit the budget of V0."""
-    if any(type(fields[n]) is not int or not LOWEST[n] <= fields[n] <= 2**40 for n in LOWEST):
+    """What `Config` must accept: whole numbers that are right by `kvproof.spec.ownership.parameters`."""
+    if any(type(fields[n]) is not int or fields[n] > 2**40 for n in SIZES):
         return False
-    whole = fields["vllm_v0"] and not fields["enable_chunked_prefill"]
-    fits = not whole or fields["max_model_len"] <= fields["max_num_batched_tokens"]
-    seated = fields["max_num_seqs"] <= fields["max_num_batched_tokens"]
-    return bool(seated and fields["watermark_blocks"] < fields["num_gpu_blocks"] and fits)
+    return bool(parameters(SimpleNamespace(config=SimpleNamespace(**fields))))
 
 
 def is_number(value: Any, most: float) -> bool:
@@ -190,8 +189,8 @@ def is_number(value: Any, most: float) -> bool:
 
 def configurations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
     """Configurations worth trying: a text, the class, its fields, whether they are right."""
-    base = dict.fromkeys(LOWEST, 4) | {"watermark_blocks": 1} | dict.fromkeys(FLAGS, False)
-    cases: list[dict[str, Any]] = [{n: v} for n in LOWEST for v in (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0, None)]
+    base = dict.fromkeys(SIZES, 4) | {"watermark_blocks": 1} | dict.fromkeys(FLAGS, False)
+    cases: list[dict[str, Any]] = [{n: v} for n in SIZES for v in (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0, None)]
     cases += [{"watermark_blocks": v, "num_gpu_blocks": n} for v in (0, 2, 3, 4, 5) for n in (1, 3, 4)]
     cases += [
         {"max_num_seqs": a, "max_num_batched_tokens": b, "max_model_len": c}

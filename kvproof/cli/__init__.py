@@ -101,9 +101,10 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         nothing_more_to_flush()
-        click.echo(f"kvproof: standard output cannot be written: {error.strerror or error}", err=True)
+        place = f"{error.filename}" if error.filename else "standard output cannot be written"
+        click.echo(f"kvproof: {place}: {error.strerror or error}", err=True)
         sys.exit(2)
     finally:
         if alone:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
     sys.exit(status if isinstance(status, int) else 0)

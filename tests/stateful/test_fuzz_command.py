@@ -13,13 +13,19 @@ from hypothesis import settings
 from kvproof.cli import fuzz as command
 from kvproof.formats import parse_scenario
 from kvproof.fuzz.happened import EVENTS
-from kvproof.fuzz.loop import fuzz
-from kvproof.fuzz.machine import RULES
+from kvproof.fuzz.loop import a_round, fuzz
+from kvproof.fuzz.machine import RULES, Machine
 from kvproof.fuzz.profiles import ROUND
 from kvproof.fuzz.report import script, write
 from kvproof.fuzz.scenario import scenarios
 from kvproof.fuzz.setup import setup
 from kvproof.fuzz.shrink import Failure, fails, shrink, without_group
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """A fault is written where one stands."""
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_short_run_finds_nothing_and_says_how_often_each_rule_fired(program):
@@ -140,3 +146,14 @@ def test_ctrl_c_ends_it_cleanly(number, status):
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == status and err.endswith("kvproof: interrupted\n") and "Traceback" not in err
+
+
+def test_what_ctrl_c_leaves_half_done_is_no_fault(monkeypatch):
+    def strike(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvproof.store.draft.Draft.__init__", strike)  # the scheduler believes that a call is in progress
+    Machine.failure = None
+    with pytest.raises(KeyboardInterrupt):
+        a_round(1, settings.get_profile("ci"))
+    assert Machine.failure is None
