@@ -11,6 +11,7 @@ from kvproof.proofs import (
     lookahead_rules,
     pass_rules,
     phase_rules,
+    phases,
     rebuild_rules,
     step_rules,
     swap_rules,
@@ -63,7 +64,7 @@ def _of(contract: Contract) -> Case:
 
 
 ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items()}
-OTHERS = transitions.CASES | decisions.CASES | displaced.CASES
+OTHERS = transitions.CASES | decisions.CASES | displaced.CASES | phases.CASES
 ALL.update({name: Case(name, fn, uses, tuple(roots), WEIGHTS.get(name, 1.0)) for name, (fn, uses, *roots) in OTHERS.items()})
 
 TRANSITIONS = ("add", "fork", "finish_sequence", "deny_append", "abort", "forget", "schedule", "commit")

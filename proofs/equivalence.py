@@ -79,6 +79,12 @@ ARGUMENTS: Arguments = {
     ("groups.forget", "drop d.status[g] = Status.ABSENT"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> WAITING"): FORGOTTEN,
     ("groups.forget", "d.status[g] = Status.ABSENT: Status.ABSENT -> FINISHED_IGNORED"): FORGOTTEN,
+    ("schedule.schedule", "drop d.charged = 0"): "As for `spent`: a draft begins with 0 charged.",
+    (
+        "schedule.schedule",
+        "drop d.prefilled = False",
+    ): "Only a step of prefills sets it, and where prompts are cut there is none: "
+    "it is false from the first state on. The line is read by the proofs.",
     ("schedule.schedule", "drop d.spent = 0"): "A draft begins with 0 spent (store/draft.py). The line is read by the proofs.",
     ("admission.compute", "rest <= left: to <"): SAME,
     ("admission.compute", "rest <= left: - 1"): SAME,

@@ -28,7 +28,7 @@ def digest(own: bool) -> str:
     h = hashlib.sha256(z3.get_version_string().encode())
     for package in (kvproof.core, kvproof.store, kvproof.spec, kvproof.proofs):
         for path in sorted(Path(next(iter(package.__path__))).glob("*.py")):
-            mine = package is kvproof.proofs and path.stem in ("bank", "outcomes", "rare", "refute", "walks")
+            mine = package is kvproof.proofs and path.stem in ("bank", "outcomes", "rare", "record", "refute", "walks")
             if package is not kvproof.proofs or (mine if own else path.stem not in OWN):
                 h.update(path.name.encode() + path.read_bytes())
     return h.hexdigest()[:20]

@@ -9,7 +9,7 @@ from typing import Any
 from kvproof.core.status import Status
 from kvproof.proofs import walks
 from kvproof.proofs.walks import STEP
-from kvproof.spec import decisions, displacing, effects
+from kvproof.spec import decisions, displacing, effects, phases
 from kvproof.spec.check import head, lists, representation
 from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
@@ -262,6 +262,9 @@ def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], res
 
     `alone`: the view of it that ranges over nothing of `e`.
     """
+    if name == "phase":
+        calls, end = result
+        return list(getattr(phases, arguments[0])(end, e, calls))
     if name in STEP:
         wished = WISHED.get(name)
         exact = wished(d, e, *arguments, wish) if wished else STEPS[name](d, e, arguments, result)

@@ -5,6 +5,7 @@ from typing import Any
 
 from kvproof.core import admission, displacing, groups, profiles, running, schedule, swapping
 from kvproof.core.errors import Rejected
+from kvproof.proofs.record import recorded
 from kvproof.spec.view import View
 from kvproof.store.draft import Draft
 from kvproof.store.policies import AlwaysRecompute, AlwaysSwap
@@ -27,7 +28,7 @@ class AnyPolicy:
 POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
 
 
-EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask", "force")
+EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask", "force", "phase")
 """Steps before which the pass may have spent nothing."""
 HOMES: dict[str, Any] = {
     **dict.fromkeys(("admit_next", "compute_next"), admission),
@@ -80,6 +81,8 @@ def perform(d: Draft, action: Action) -> Any:
         name = "displace_v0"
     if name == "ask":
         return ask(d, *x)
+    if name == "phase":
+        return recorded(d, x[0])
     if name == "make_more":
         name = "make_room"
     return getattr(HOMES.get(name, running), name)(d, *x)
@@ -110,6 +113,9 @@ def steps(state: State, r: random.Random) -> list[Action]:
     late = state.due.get(state.clock)
     out: list[Action] = [("admit_next",)] if state.waiting[1] and not state.prefilling[1] else []
     out += [("compute_next",)] if state.prefilling[1] else []
+    plain = ("step_of_prefills", "schedule_either", "schedule_prefills")
+    kinds = ("schedule_mixed",) if state.config.enable_chunked_prefill else plain
+    out += [("phase", name) for name in (*kinds, "decode", "schedule")]
     if state.config.priority and state.running[1]:
         line = (*state.waiting[1][:1], *state.swapped[1][:1])
         for g in line if not state.config.vllm_v0 else ():

@@ -97,9 +97,31 @@ ONLY_RARE = [
     ),
     ("groups.deny_append", "drop d.refuse_appends(g, count)"),
     ("profiles.over_prompt_limit", "tokens > d.config.max_num_batched_tokens: + 1"),
+    ("schedule.step_of_prefills", "drop displace(d)"),
+    ("schedule.decode", "drop schedule_swapped(d)"),
+    ("running.force", "mode == 2: to >="),
+    ("running.prefill_v0", "left < 1: to <="),
+    ("running.look_ahead", "drop d.due.move(g, grown_until(d, g))"),
 ]
 
 
 @pytest.mark.parametrize(("function", "change"), ONLY_RARE)
 def test_states_that_walks_hardly_come_to_find_what_others_hardly_find(function, change):
     assert refute.refute(mutate.find(function, change), [*bank.rare()], walks=0) is not None
+
+
+PHASES = [
+    ("schedule.step_of_prefills", "drop displace(d)"),
+    ("schedule.decode", "drop schedule_swapped(d)"),
+    ("schedule.schedule_either", "negate not d.prefilled"),
+    ("schedule.schedule_mixed", "drop go_on_with_prefills(d)"),
+    ("schedule.schedule", "drop d.each_running('look_ahead_all', look_ahead)"),
+]
+
+
+@pytest.mark.parametrize(("function", "change"), PHASES)
+def test_a_phase_that_is_left_out_is_noticed(function, change):
+    name = f"phases_of_{function.partition('.')[2]}"
+    assert all(audit.decide(log, goal, audit.LEAST) == "proved" for _, log, goal in audit.goals(name))
+    with mutate.switched(mutate.find(function, change)):
+        assert any(audit.decide(log, goal, audit.LEAST) == "failed" for _, log, goal in audit.goals(name))
