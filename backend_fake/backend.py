@@ -47,6 +47,7 @@ class FakeBackend:
         """Take over the tables that the plan announces and move the blocks. A `BackendError` has changed nothing."""
         check_lists(self.sizes, plan)
         page = Page(self.ledger)
+        self._cut(page, plan)
         self._leave(page, plan)
         self._arrive(page, plan)
         fresh = self._assign(page, plan)
@@ -67,6 +68,15 @@ class FakeBackend:
     def _transfer(self, origin: Memory, goal: Memory, pairs: Pairs, source_base: int, target_base: int) -> None:
         if pairs:
             goal.receive(origin, [s - source_base for s, _ in pairs], [t - target_base for _, t in pairs], self.step)
+
+    def _cut(self, page: Page, plan: Plan) -> None:
+        """Lookahead slots that nobody has written go back."""
+        for i, (g, q, n) in enumerate(plan.trimmed):
+            row = page.tables(g).get(q, [])
+            if not 0 < n < len(row):
+                fail(Misuse.BAD_INDEX, f"trimmed[{i}]: {n} blocks are to be kept of a table of {len(row)}")
+            while len(row) > n:
+                page.drop(row.pop())
 
     def _leave(self, page: Page, plan: Plan) -> None:
         """Who ends or is preempted gives its blocks back, or moves them to the host."""

@@ -110,6 +110,13 @@ def trim_next(d: Draft, g: int, q: int) -> bool:
     return True
 
 
+def trim(d: Draft, g: int) -> None:
+    """g, if it decodes and has no siblings, gives back the lookahead slots that it has not written. Siblings have none."""
+    if not d.prefilling.has(g) and d.members.count(g) == 1:
+        d.repeat("trim", trim_next, g, d.members.first(g))
+        d.due.move(g, grown_until(d, g))
+
+
 def fork(d: Draft, g: int, parent: int, own: int) -> int:
     """A child of sequence `parent` joins running group g and shares all its blocks; returns its sequence index.
 
@@ -126,8 +133,8 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
         require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
         d.seats[g] += 1
         d.seqs += 1
-    if d.config.num_lookahead_slots > 0 and d.members.count(g) == 1:
-        d.repeat("trim", trim_next, g, parent)
+    if d.config.num_lookahead_slots > 0:
+        trim(d, g)
     child = d.members.add(g, parent, d.clock - d.born[g] - own)
     d.decoders += 1
     d.each_index("share", d.table.size(g, parent), share_block, g, parent, child)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from kvproof.core.admission import admit_waiting, compute_next, go_on_with_prefills
 from kvproof.core.displacing import displace, displace_v0
 from kvproof.core.errors import require
-from kvproof.core.groups import end, finish_sequence, grown_until
+from kvproof.core.groups import end, finish_sequence, grown_until, trim
 from kvproof.core.profiles import prefill_turn, standing
 from kvproof.core.running import force, look_ahead, schedule_running
 from kvproof.core.status import Status
@@ -99,19 +99,25 @@ def schedule_mixed(d: Draft) -> None:
 def schedule(d: Draft, forced: Ended = NOBODY) -> None:
     """One pass: decides and allocates everything of one step. The plan is in `d.plan`.
 
+    Lookahead slots are a wish in kvproof: those that nobody has written are free for whatever the pass decides, and are reserved
+    again with what is left. So it decides as it would without them.
+
     forced: (group, mode) that events preempt before it; mode 0 as the policy wishes, 1 recompute, 2 swap.
     """
     require(not d.issued, "the step before is not committed")
     d.epoch += 1
     d.spent = 0
     d.charged = 0
+    ahead = d.config.num_lookahead_slots > 0 and not d.config.vllm_v0
+    if ahead:
+        d.each_running("trim_all", trim)
     d.each_pair("force", forced, force)
     if d.config.enable_chunked_prefill:
         d.prefilled = False
         schedule_mixed(d)
     else:
         schedule_either(d)
-    if d.config.num_lookahead_slots > 0 and not d.config.vllm_v0 and not d.prefilled:
+    if ahead and not d.prefilled:
         d.each_running("look_ahead_all", look_ahead)
     d.issued = True
 

@@ -36,6 +36,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(MUST, BOTH),
     "seat kept for a beam": ("kvproof",),  # V0 keeps no seats: one for each sequence that lives
     "forks not reached": ("vllm_v0",),
+    "slots given back by a pass": ("kvproof",),
     "preempted by a denial": ("kvproof",),  # V0 asks for blocks that it does not need: it cannot be told
     "idle": ("vllm_v0",),
 }
@@ -65,6 +66,7 @@ def of_pass(p: Pass) -> Counter[str]:
     out["denied"] = sum(n - p.after.deny.get(g, 0) for g, n in p.before.deny.to_dict().items() if g not in dict(plan.ended))
     out["denied at random"] = p.after.denied - p.before.denied
     out["lookahead slots"] = sum(len(rows) > p.blocks(p.tokens(g)) for g in plan.decodes for rows in p.m.told.rows[g].values())
+    out["slots given back by a pass"] = len(plan.trimmed)
     out["delayed"] = delayed(p)
     return +out
 
@@ -74,7 +76,7 @@ def delayed(p: Pass) -> bool:
     waiting = p.before.waiting[1]
     if p.admitted or not waiting or not p.before.running[1] or p.waited(waiting):
         return False
-    return p.before.gpu_free - p.takes(waiting[0]) >= p.config.watermark_blocks
+    return p.free - p.takes(waiting[0]) >= p.config.watermark_blocks
 
 
 def name(status: int) -> str:

@@ -74,6 +74,20 @@ class Pass:
         decoded = sum(len(self.m.groups[g].live) for g in self.plan.decodes)
         return decoded + sum(n for _, _, n in self.plan.prefills)
 
+    @property
+    def wishes(self) -> bool:
+        """Do lookahead slots that nobody has written count as free?"""
+        return self.config.num_lookahead_slots > 0 and not self.config.vllm_v0
+
+    @property
+    def free(self) -> int:
+        """GPU blocks that are free for what the pass decides."""
+        if not self.wishes:
+            return self.before.gpu_free
+        alone = [g for g in self.decoders() if len(self.m.groups[g].live) == 1]
+        unwritten = sum(len(row(self.before.table, g, self.m.groups[g].live[0])) - len(self.rows(g)[0]) for g in alone)
+        return self.before.gpu_free + unwritten
+
     def tokens(self, g: int) -> int:
         """Tokens of a sequence of g before the pass."""
         return self.lengths[g, self.m.groups[g].live[0]]
@@ -105,8 +119,11 @@ class Pass:
         return sum(len({text[: (i + 1) * size] for text in texts}) for i in range(full - 1)) + len(texts)
 
     def rows(self, g: int) -> list[list[int]]:
-        """The tables of g before the pass."""
-        return [row(self.before.table, g, q) for q in self.m.groups[g].live]
+        """The tables of g before the pass, without slots that kvproof reserves as a wish and nobody has written."""
+        rows = [row(self.before.table, g, q) for q in self.m.groups[g].live]
+        if self.wishes and len(rows) == 1 and g in self.decoders():
+            return [rows[0][: max(1, self.blocks(self.tokens(g) - 1))]]
+        return rows
 
     def held(self, gs: Iterable[int]) -> int:
         """Blocks of these before the pass."""
@@ -173,7 +190,7 @@ def needless(p: Pass) -> None:
     if p.config.vllm_v0 or p.asked or p.line or not p.chosen:
         return
     *others, last = p.chosen
-    free = p.before.gpu_free + p.held(p.forced) + p.held(others)
+    free = p.free + p.held(p.forced) + p.held(others)
     asked = {*p.after.running[1], *(g for g, _ in p.plan.ended), last}
     need = sum(p.needs(g) for g in p.decoders() if g in asked)
     if free >= need:

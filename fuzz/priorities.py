@@ -26,9 +26,9 @@ def displaced(p: Pass) -> bool:
         return False
     if c.vllm_v0:
         sequences = sum(len(p.m.groups[g].live) for g in p.before.running[1])
-        calm = p.before.gpu_free >= sequences * (2 + p.blocks(2 * c.num_lookahead_slots))
+        calm = p.free >= sequences * (2 + p.blocks(2 * c.num_lookahead_slots))
         return calm and not c.enable_chunked_prefill
-    calm = sum(p.needs(g) for g in p.decoders()) <= p.before.gpu_free + p.held(p.forced)
+    calm = sum(p.needs(g) for g in p.decoders()) <= p.free + p.held(p.forced)
     return calm or (not c.enable_chunked_prefill and bool(p.admitted))
 
 
@@ -52,7 +52,7 @@ def check(p: Pass) -> None:
     def room(gone: list[int]) -> bool:
         """Would the head come in if these made way?"""
         stay = [g for g in taken if g not in gone]
-        free = p.before.gpu_free + p.held(p.forced) + p.held(gone) - need
+        free = p.free + p.held(p.forced) + p.held(gone) - need
         seats = sum(groups[g].seats for g in stay) + groups[head].seats
         return free >= (c.watermark_blocks if stay else 0) and seats <= c.max_num_seqs
 
@@ -69,7 +69,7 @@ def cause(p: Pass) -> str:
     if displaced(p):
         return "for priority"
     denied = p.after.denied > p.before.denied or p.after.deny.to_dict() != p.before.deny.to_dict()
-    enough = sum(p.needs(g) for g in p.decoders()) <= p.before.gpu_free and not p.config.vllm_v0
+    enough = sum(p.needs(g) for g in p.decoders()) <= p.free and not p.config.vllm_v0
     if p.config.priority and in_line(p):
         return "for blocks or priority"
     if denied:

@@ -20,10 +20,9 @@ EQUAL = "Where the mutant takes the other branch it sets the number to what it i
 NO_MORE = "Where the mutant takes the other branch it adds no block for each sequence."
 NO_SLOTS = "Without lookahead slots look_ahead takes no block and sets the alarm, which the line before has set, to what it is."
 LONGER = (
-    "Trimming takes the blocks beyond those of the tokens. Without lookahead slots, or with siblings (who get none), there are "
-    "none: trim_next says no at once."
+    "Without lookahead slots trim takes no block, and the alarm, to which it gives the clock at which the table is outgrown, is set "
+    "to this one at the end of fork."
 )
-TRIM = "d.config.num_lookahead_slots > 0 and d.members.count(g) == 1"
 ARGUMENTS: Arguments = {
     ("schedule.accept", "room > d.config.num_lookahead_slots: to >="): EQUAL,
     ("schedule.accept", "room > d.config.num_lookahead_slots: - 1"): EQUAL,
@@ -32,15 +31,7 @@ ARGUMENTS: Arguments = {
     ("schedule.accept", "if room > d.limit[g] - tokens - 1:: 1 -> 2"): EQUAL,
     **{
         ("groups.fork", change): LONGER
-        for change in (
-            *(
-                f"{TRIM}: and <-> or",
-                f"{TRIM}: without d.config.num_lookahead_slots > 0",
-                f"{TRIM}: without d.members.count(g) == 1",
-            ),
-            *("d.config.num_lookahead_slots > 0: to >=", f"if {TRIM}:: 0 -> -1"),
-            "d.members.count(g) == 1: to >=",
-        )
+        for change in ("d.config.num_lookahead_slots > 0: to >=", "if d.config.num_lookahead_slots > 0:: 0 -> -1")
     },
     ("running.serve_v0", "d.config.num_lookahead_slots > 0: to >="): NO_SLOTS,
     ("running.serve_v0", "if d.config.num_lookahead_slots > 0:: 0 -> -1"): NO_SLOTS,

@@ -7,6 +7,7 @@ from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import BLOCKS, alone, exclusive, frame_others, kept, only, others_read_same, same_plan, told_now
 from kvproof.proofs.group_rules import in_pass
+from kvproof.proofs.prefill_phase import before_running
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec import decisions, effects, ownership
@@ -185,7 +186,7 @@ RULES["look_ahead_all"] = Rule(
 )
 
 
-# --- before a fork ---------------------------------------------------------------------------------
+# --- before a pass and before a fork ---------------------------------------------------------------
 def _trim_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
     tokens, slots = d.clock - d.born[g], d.span(d.table.size_[g, q])
     if first_time(e):
@@ -195,6 +196,7 @@ def _trim_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
         *frame_others(d, e, g),
         *same_plan(d, e, g),
         *told_now(d, g),
+        kept("helper: nobody is planned for it", d.plan.grown, e.plan.grown),
         *_row(d, e, g, grows=False),
         ("helper: it is the only sequence", both(d.members.n[g] == 1, q == sole(e, g))),
         ("table_length: what is written stays", both(tokens - 1 <= slots, d.table.size_[g, q] >= 1)),
@@ -204,5 +206,75 @@ def _trim_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
 
 
 RULES["trim"] = Rule((*BLOCKS, "plan"), _trim_inv, lambda d, g, q: (d.table.size_[g, q], 0))
+
+
+def _shrunk(d: Any, e: Any) -> Clauses:
+    """Tables may have become shorter, by what nobody has written; what is left of them is as it was."""
+    t, s = d.table, e.table
+    return [
+        *[clause for clause in same_plan(d, e) if "announcements" not in clause[0] and "entries" not in clause[0]],
+        (
+            "table_length: tables only shrink, and lose nothing that is written",
+            forall(
+                2,
+                lambda h, q: both(
+                    t.size_[h, q] <= s.size_[h, q],
+                    implies(s.size_[h, q] >= 1, t.size_[h, q] >= 1),
+                    either(t.size_[h, q] == s.size_[h, q], both(decodes(e, h), d.span(t.size_[h, q]) >= d.clock - d.born[h] - 1)),
+                ),
+                lambda h, q: [[t.size_[h, q]], [s.size_[h, q]]],
+            ),
+        ),
+        (
+            "swap_preserves_view: entries stay",
+            forall(
+                3,
+                lambda h, q, i: implies(t.live(h, q, i), t.at[h, q, i] == s.at[h, q, i]),
+                lambda h, q, i: [[t.at[h, q, i]], [s.at[h, q, i]]],
+            ),
+        ),
+        ("helper: no block is taken", both(d.gpu.n >= e.gpu.n, d.cpu.n == e.cpu.n)),
+    ]
+
+
+TRIMMED = (*BLOCKS, "plan", "alarm", "due")
+TRIM_CONTRACT = Contract(
+    "groups",
+    "trim",
+    TRIMMED,
+    lambda d, g: [*before_running(d), ("helper: g runs", d.status[g] == R)],
+    lambda d, e, g: [
+        *before_running(d),
+        *_shrunk(d, e),
+        *frame_others(d, e, g),
+        kept("helper: others' alarms", d.alarm, e.alarm, g),
+        *decisions.trimmed(d, e, g, sole(e, g)),
+    ],
+    lambda d: (fresh("g"),),
+    laws=lambda d: [d.span_rises()],
+)
+CONTRACTS["trim"] = TRIM_CONTRACT
+
+
+def _all_trimmed(d: Any, e: Any, passed: Any) -> Any:
+    """Whose turn has come has no block that it has not written, but for its first."""
+    return forall(
+        2,
+        lambda g, q: implies(
+            both(passed[g], decodes(d, g), d.members.n[g] == 1, d.members.has_[g, q]),
+            either(d.table.size_[g, q] == 1, d.span(d.table.size_[g, q]) < d.clock - d.born[g] - 1 + d.config.block_size),
+        ),
+        lambda g, q: [[passed[g], d.table.size_[g, q]], [d.members.has_[g, q]]],
+    )
+
+
+RULES["trim_all"] = Rule(
+    TRIMMED,
+    lambda d, e, passed: [
+        *before_running(d),
+        *_shrunk(d, e),
+        ("table_length: unwritten lookahead slots go back", _all_trimmed(d, e, passed)),
+    ],
+)
 
 __all__ = ["AHEAD", "choose", "only"]

@@ -191,6 +191,7 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
     "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], x[1], _last(e), r, e.state.deny.get(x[0], 0) > 0),
+    "trim": lambda d, e, x, r: decisions.trimmed(d, e, x[0], e.members.some(x[0])),
     "look_ahead": lambda d, e, x, r: decisions.ahead(d, e, x[0], e.members.some(x[0])),
     "make_more": lambda d, e, x, r: [("victim_is_last: nobody goes when there is room", not r and not d.plan.victims)],
     "displace": lambda d, e, x, r: [

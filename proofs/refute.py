@@ -117,8 +117,6 @@ class Bench:
                 plan = d.plan.close(
                     state.epoch, state.running[1], state.prefilling[1], name == "schedule" and not state.prefilled, state.idle[1]
                 )
-                for cut in d.plan.cuts:
-                    told.trimmed(*cut)
                 told.plan(plan)
                 for g, q in d.plan.drops:
                     told.finished(g, q)

@@ -41,6 +41,7 @@ def case_schedule() -> None:
     issued = d.issued
     guarded(negate(issued), schedule.schedule, d, forced)
     p, c = d.plan, d.config
+    freed = next(m for name, m in run().notes["before"] if name in ("schedule_either", "schedule_mixed"))
     when = "after schedule"
     prove(effects.everything(d), when)
     made_way = both(c.priority, e.running.n >= 1, d.running.n == 0, p.victims >= 1)
@@ -63,11 +64,11 @@ def case_schedule() -> None:
             ("total: a step is issued", both(d.issued, d.epoch == e.epoch + 1)),
             *effects.victims(d),
             effects.tokens_kept(d, e),
-            ("swap_preserves_view: contents", effects.contents_kept(d, e)),
+            ("swap_preserves_view: contents", effects.written_kept(d, e)),
             ("table_length: the slots of the step exist", implies(negate(d.prefilled), effects.nobody_due(d)[1])),
             effects.prefills_exclusive(d),
             ("group_together: one device", ownership.group_together(d)),
-            *decisions.turns(d, e, run().notes["line"], both(calm, negate(d.testing))),
+            *decisions.turns(d, freed, run().notes["line"], both(calm, negate(d.testing))),
         ],
         when,
     )
@@ -303,7 +304,7 @@ def case_commit() -> None:
 
 # name: (proof, functions for which summaries stand, functions of the core that are called)
 CASES: dict[str, Any] = {
-    "schedule": (case_schedule, ("schedule_either", "schedule_mixed", "evict", "look_ahead"), "schedule"),
+    "schedule": (case_schedule, ("schedule_either", "schedule_mixed", "evict", "look_ahead", "trim"), "schedule"),
     "commit": (case_commit, ("end",), "commit"),
     "add": (case_add, (), "add"),
     "abort": (case_abort, ("end",), "abort"),

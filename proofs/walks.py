@@ -28,12 +28,13 @@ class AnyPolicy:
 POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
 
 
-EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask", "force", "phase")
+EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask", "force", "phase", "trim")
 """Steps before which the pass may have spent nothing."""
 HOMES: dict[str, Any] = {
     **dict.fromkeys(("admit_next", "compute_next"), admission),
     **dict.fromkeys(("displace", "displace_v0", "displace_next"), displacing),
     "swap_in_next": swapping,
+    "trim": groups,
 }
 STEP = (*EARLY, "swap_in_next", "preempt", "make_room", "make_more", "serve", "look_ahead")
 """Steps of a pass that are tried on their own."""
@@ -126,6 +127,7 @@ def steps(state: State, r: random.Random) -> list[Action]:
     out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1])))]
     some = (*state.running[1][-1:], *state.waiting[1][:1], *state.swapped[1][:1], *state.status.to_dict())
     out += [("force", g, mode) for g in some[:4] for mode in (-1, 0, 1, 2, 3)]
+    out += [("trim", g) for g in state.running[1][-2:]]
     out += [("look_ahead", g) for g in state.running[1][-2:] if g in state.prefilling[1] or state.alarm[g] > state.clock]
     if state.config.vllm_v0:
         budget = state.config.max_num_batched_tokens

@@ -380,6 +380,22 @@ def ahead(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
     ]
 
 
+def trimmed(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
+    """g, if it decodes, gives back the lookahead slots that it has not written. q: its sequence, if it has one only."""
+    single, size = both(negate(e.prefilling.has_[g]), e.members.n[g] == 1), d.table.size_[g, q]
+    slots, written = d.span(size), e.clock - e.born[g] - 1
+    same = d.forall("sequence", lambda h, p: d.table.size_[h, p] == e.table.size_[h, p], lambda h, p: [[d.table.size_[h, p]]])
+    return [
+        (
+            "table_length: unwritten lookahead slots go back",
+            implies(single, either(size == 1, slots < written + d.config.block_size)),
+        ),
+        ("table_length: what is written stays", implies(single, either(size == e.table.size_[g, q], written <= slots))),
+        ("table_length: looked at when it has outgrown its table", implies(single, d.alarm[g] == d.born[g] + slots + 1)),
+        ("table_length: others keep their slots", either(single, both(same, d.alarm[g] == e.alarm[g]))),
+    ]
+
+
 def service(d: Any, e: Any, g: Any) -> list[Clause]:
     """Nobody is preempted for g, which decodes, while the blocks that it needs are free (in V0: those that it touches).
 

@@ -46,6 +46,25 @@ def contents_kept(d: Any, e: Any, exempt: Exempt = nobody) -> Truth:
     return d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]], [s.at[g, q, i]]])
 
 
+def wishes(e: Any) -> Truth:
+    """May a pass from e give back lookahead slots that nobody has written? V0 keeps them."""
+    return both(e.config.num_lookahead_slots > 0, negate(e.config.vllm_v0))
+
+
+def written_kept(d: Any, e: Any) -> Truth:
+    """Whoever keeps its blocks reads the same contents after a whole pass; lookahead slots that it has not written may go."""
+    t, s = d.table, e.table
+
+    def clause(g: Any, q: Any, i: Any) -> Truth:
+        stays = either(negate(wishes(e)), i == 0, e.span(i) < tokens_of(e, g) - 1)
+        return implies(
+            both(s.live(g, q, i), stays, t.size_[g, q] >= 1),
+            lambda: both(t.size_[g, q] > i, source(d.plan, t.at[g, q, i]) == source(e.plan, s.at[g, q, i])),
+        )
+
+    return d.forall("slot", clause, lambda g, q, i: [[t.at[g, q, i]], [s.at[g, q, i]]])
+
+
 def hazards(d: Any) -> list[Clause]:
     """Blocks that the plan copies from or to stay with the group they were decided for until the pass ends."""
     p, t = d.plan, d.table
@@ -223,4 +242,6 @@ __all__ = [
     "tokens_kept",
     "victim_is_last",
     "victims",
+    "wishes",
+    "written_kept",
 ]

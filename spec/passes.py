@@ -8,7 +8,6 @@ from typing import Any
 from kvproof.core.status import Status
 from kvproof.spec.decisions import exceeds, in_prefill, takes
 from kvproof.spec.effects import (
-    contents_kept,
     granted,
     hazards,
     legal_moves,
@@ -16,15 +15,19 @@ from kvproof.spec.effects import (
     tokens_kept,
     victim_is_last,
     victims,
+    wishes,
+    written_kept,
 )
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, R, S, W, decodes, tokens_of, unfinished
 
 
 def free_by_then(d: Any, e: Any, b: Any) -> Truth:
-    """Was b free before the pass, or of somebody who was ended or preempted by it?"""
+    """Was b free before the pass, or of somebody who was ended or preempted by it, or lookahead slots that nobody has written?"""
     owner = e.table.group_of[b]
-    return either(e.refs.of[b] == 0, d.plan.ended_[owner], d.plan.victim[owner])
+    i = e.table.index_of[b]
+    wish = both(wishes(e), decodes(e, owner), i > 0, e.span(i) >= tokens_of(e, owner) - 1)
+    return either(e.refs.of[b] == 0, d.plan.ended_[owner], d.plan.victim[owner], wish)
 
 
 def swap_maps(d: Any, e: Any) -> list[Clause]:
@@ -168,7 +171,7 @@ def of_pass(d: Any, e: Any, calm: Truth = True) -> list[Clause]:
         ("status_graph: legal moves", legal_moves(d, e)),
         reported(d, e),
         tokens_kept(d, e),
-        ("swap_preserves_view: contents are kept", contents_kept(d, e)),
+        ("swap_preserves_view: contents are kept", written_kept(d, e)),
         *hazards(d),
         *swap_maps(d, e),
         *copies(d, e),

@@ -91,11 +91,16 @@ def schedule_mixed(d: Any, e: Any, calls: Calls) -> list[Clause]:
 
 
 def schedule(d: Any, e: Any, calls: Calls) -> list[Clause]:
-    """Forced preemptions; a step of one kind or a mixed one; lookahead slots for those that decode (V0 gives them as it goes)."""
+    """kvproof's unwritten lookahead slots go back; forced preemptions; a step of one kind or a mixed one; lookahead slots again
+    for those that decode (V0 gives them as it goes, and keeps them)."""
+    wishes = both(e.config.num_lookahead_slots > 0, negate(e.config.vllm_v0))
+    freed = names(calls)[:1] == ["trim_all"]
+    calls = calls[1:] if freed else calls
     kind = "schedule_mixed" if "schedule_mixed" in names(calls) else "schedule_either"
     m, n = before(calls, kind, d), before(calls, "look_ahead_all", d)
-    ahead = both(e.config.num_lookahead_slots > 0, negate(e.config.vllm_v0), negate(n.prefilled))
+    ahead = both(wishes, negate(n.prefilled))
     return [
+        ("table_length: a pass decides as if nobody had unwritten lookahead slots", iff(freed, wishes)),
         ("one_queue: the phases of a pass", names(calls) in (["force", kind], ["force", kind, "look_ahead_all"])),
         ("one_queue: a mixed step if prompts are cut", iff(kind == "schedule_mixed", e.config.enable_chunked_prefill)),
         ("one_queue: no step of prefills before a mixed one", implies(e.config.enable_chunked_prefill, negate(m.prefilled))),

@@ -7,7 +7,7 @@ Rows = dict[int, dict[int, list[int]]]
 
 
 class Told:
-    """Announced tables. A plan first drops those it preempts or ends, then announces slots."""
+    """Announced tables. A plan first cuts those it trims and drops those it preempts or ends, then announces slots."""
 
     def __init__(self, rows: Rows | None = None) -> None:
         self.rows: Rows = {} if rows is None else rows
@@ -18,6 +18,8 @@ class Told:
 
     def plan(self, plan: Plan) -> None:
         """A plan was received. A slot that leaves a hole is not understood: the table stays too short."""
+        for cut in plan.trimmed:
+            self.trimmed(*cut)
         for g, _ in (*plan.preempted, *plan.ended):
             self.rows.pop(g, None)
         for g, q, i, b in plan.slots:
@@ -39,7 +41,7 @@ class Told:
             self.rows.pop(g, None)
 
     def trimmed(self, g: int, q: int, n: int) -> None:
-        """The engine cut the table of q to n blocks, before a fork."""
+        """The table of q was cut to n blocks."""
         del self.rows.get(g, {}).get(q, [])[n:]
 
     def forked(self, g: int, parent: int, child: int, blocks: int | None = None) -> None:

@@ -217,7 +217,7 @@ class Draft:
         if not factor:
             return False
         now, _, took = self.timing
-        return now - min(self.arrival[g] for g in self.waiting.ids) <= factor * took
+        return all(now - self.arrival[g] <= factor * took for g in self.waiting.ids)
 
     def begin(self, now: float) -> None:
         """A pass begins at this time."""

@@ -68,7 +68,8 @@ def recomputes(
 
 @attrs.frozen(slots=False)
 class Plan:
-    """One step. Effects happen in this order: `swap_out`, `swap_in`, `copy`, then compute.
+    """One step. Tables are cut as `trimmed` says and those of who is preempted or ended dropped; then effects happen in this
+    order: `swap_out`, `swap_in`, `copy`, then compute.
 
     Groups are the ids that `add_request` returned; blocks are (GPU) 0 .. num_gpu_blocks - 1, host blocks follow.
     """
@@ -100,6 +101,8 @@ class Plan:
     """Running groups that do nothing in this step (V0 leaves them out when the token budget is spent)."""
     recomputes: tuple[Recompute, ...] = ()
     """What the prefills of groups of several sequences consist of."""
+    trimmed: tuple[tuple[int, int, int], ...] = ()
+    """(group, sequence, n): its table keeps its first n blocks; lookahead slots that nobody has written were given back."""
 
     @property
     def decodes(self) -> tuple[int, ...]:
@@ -185,7 +188,9 @@ class PlanDraft:
         return g in self.resumes
 
     def trimmed(self, g: int, q: int, n: int) -> None:
-        """The table of q has n blocks left: a fork gives back what nobody has written."""
+        """The table of q has n blocks left: it gives back what nobody has written."""
+        if self.cuts and self.cuts[-1][:2] == (g, q):
+            self.cuts.pop()
         self.cuts.append((g, q, n))
 
     def slot(self, g: int, q: int, i: int, b: int) -> None:
@@ -251,4 +256,5 @@ class PlanDraft:
             unfinished,
             idle,
             recomputes,
+            tuple(self.cuts) if self.cuts else (),
         )

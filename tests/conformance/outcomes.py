@@ -139,7 +139,7 @@ def check_run(scenario: Scenario, check: Callable = spec_violations):
         check_blocks(scenario, record)
         check_queues(record)
         check_budget(scenario, record)
-        check_moves(record, previous)
+        check_moves(record, previous, scenario.config.num_lookahead_slots > 0 and not scenario.config.vllm_v0)
         ledger.step(record, previous)
     check_progress(scenario, records)
     if "error" in last:
