@@ -5,13 +5,13 @@ from typing import Any
 from kvproof.core import admission, config, profiles, running, swapping
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
-from kvproof.proofs.group_rules import in_running_phase, laws
+from kvproof.proofs.pass_frames import in_running_phase, laws
 from kvproof.proofs.pass_rules import serve_pre
 from kvproof.proofs.phase_rules import in_swap_phase
 from kvproof.proofs.prefill_phase import before_running, in_prefill_phase
 from kvproof.proofs.rules import Hoare
 from kvproof.proofs.sym import SBool, SInt, fresh, fresh_bool, run
-from kvproof.spec import decisions
+from kvproof.spec import decisions, serving
 from kvproof.spec.logic import both, either, iff, implies, negate
 from kvproof.spec.ownership import R, decodes, parameters
 
@@ -119,7 +119,7 @@ def case_mode() -> None:
     d.policy = Wish(wish)
     e = d.snap()
     running.preempt(d, g)
-    prove(decisions.mode(d, e, g, wish), "preempt")
+    prove(serving.mode(d, e, g, wish), "preempt")
 
 
 def case_forced() -> None:
@@ -150,7 +150,7 @@ def case_victim() -> None:
     last = e.running.last()
     denied = run().notes["denied"] = fresh_bool("denied")  # what the step is told, if it asks
     went_on = running.make_room(d, g, blocks)
-    prove(decisions.victim(d, e, g, blocks, last, went_on, denied), "make_room")
+    prove(serving.victim(d, e, g, blocks, last, went_on, denied), "make_room")
 
 
 def case_service() -> None:
@@ -162,7 +162,7 @@ def case_service() -> None:
         running.serve_v0(d, g)
     else:
         running.serve(d, g)
-    prove(decisions.service(d, e, g), "serve")
+    prove(serving.service(d, e, g), "serve")
 
 
 def case_prompt_v0() -> None:
@@ -171,7 +171,7 @@ def case_prompt_v0() -> None:
     d: Any = state(lambda d: [*serve_pre(d, g), ("", both(d.config.vllm_v0, d.prefilling.has_[g]))])
     e = d.snap()
     running.serve_v0(d, g)
-    prove(decisions.prompt_v0(d, e, g), "prefill_v0")
+    prove(serving.prompt_v0(d, e, g), "prefill_v0")
 
 
 class Whole(SInt):
@@ -227,7 +227,7 @@ def case_standing() -> None:
     d = state(in_prefill_phase)
     run().assume(d.status[g] == R)
     place = profiles.standing(d, g)
-    run().prove("one_queue: its place in V0's running queue [standing]", place == decisions.standing(d, g))
+    run().prove("one_queue: its place in V0's running queue [standing]", place == serving.standing(d, g))
 
 
 def accepts(fields: dict[str, Any]) -> bool:

@@ -20,10 +20,12 @@ EQUAL = "Where the mutant takes the other branch it sets the number to what it i
 NO_MORE = "Where the mutant takes the other branch it adds no block for each sequence."
 NO_SLOTS = "Without lookahead slots look_ahead takes no block and sets the alarm, which the line before has set, to what it is."
 LONGER = (
-    "Without lookahead slots trim takes no block, and the alarm, to which it gives the clock at which the table is outgrown, is set "
-    "to this one at the end of fork."
+    "Without lookahead slots trim takes no block, and the alarm, which it sets to the clock at which the table is outgrown, is "
+    "set to this one at the end of fork."
 )
 ARGUMENTS: Arguments = {
+    ("running.look_ahead_next", "wanted > d.config.max_model_len: to >="): EQUAL,
+    ("running.look_ahead_next", "wanted > d.config.max_model_len: - 1"): EQUAL,
     ("schedule.accept", "room > d.config.num_lookahead_slots: to >="): EQUAL,
     ("schedule.accept", "room > d.config.num_lookahead_slots: - 1"): EQUAL,
     ("schedule.accept", "room > d.limit[g] - tokens - 1: to >="): EQUAL,

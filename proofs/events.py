@@ -8,7 +8,7 @@ from kvproof.core.status import Status
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.frames import BLOCKS, frame_others, same_plan
-from kvproof.proofs.group_rules import laws
+from kvproof.proofs.pass_frames import laws
 from kvproof.proofs.pass_rules import serve_pre
 from kvproof.proofs.rules import RULES, Hoare, Rule
 from kvproof.proofs.sym import PathEnd, forall, fresh, run

@@ -6,11 +6,11 @@ from kvproof.proofs.block_rules import CONTRACTS, on_gpu_only
 from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import BLOCKS, alone, exclusive, frame_others, kept, only, others_read_same, same_plan, told_now
-from kvproof.proofs.group_rules import in_pass
+from kvproof.proofs.pass_frames import in_pass
 from kvproof.proofs.prefill_phase import before_running
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import decisions, effects, ownership
+from kvproof.spec import effects, ownership, serving
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, decodes
 
@@ -75,7 +75,7 @@ def _ahead_inv(d: Any, e: Any, g: Any) -> Clauses:
         *told_now(d, g),
         *others_read_same(d, e, g),
         *_row(d, e, g, grows=True),
-        ("table_length: and no more", either(size == old, d.span(size - 1) < decisions.wished(e, g)[1])),
+        ("table_length: and no more", either(size == old, d.span(size - 1) < serving.wished(e, g)[1])),
         ("table_length: as many as are wished for", slots < tokens + d.config.block_size + d.config.num_lookahead_slots),
         ("no_shared_write: all of it is its own", exclusive(d, g)),
         ("helper: blocks are only taken", d.gpu.n <= e.gpu.n),
@@ -129,7 +129,7 @@ def _ahead_post(d: Any, e: Any, g: Any) -> Clauses:
         ),
         ("helper: blocks are only taken", d.gpu.n <= e.gpu.n),
         ("helper: it is planned only if it runs", implies(d.plan.grown[g], d.status[g] == R)),
-        *decisions.ahead(d, e, g, sole(e, g)),
+        *serving.ahead(d, e, g, sole(e, g)),
     ]
 
 
@@ -248,7 +248,7 @@ TRIM_CONTRACT = Contract(
         *_shrunk(d, e),
         *frame_others(d, e, g),
         kept("helper: others' alarms", d.alarm, e.alarm, g),
-        *decisions.trimmed(d, e, g, sole(e, g)),
+        *serving.trimmed(d, e, g, sole(e, g)),
     ],
     lambda d: (fresh("g"),),
     laws=lambda d: [d.span_rises()],

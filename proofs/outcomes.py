@@ -9,7 +9,7 @@ from typing import Any
 from kvproof.core.status import Status
 from kvproof.proofs import walks
 from kvproof.proofs.walks import STEP
-from kvproof.spec import decisions, displacing, effects, phases
+from kvproof.spec import decisions, displacing, effects, phases, serving
 from kvproof.spec.check import head, lists, representation
 from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
@@ -138,10 +138,10 @@ def _heads(d: Any) -> list[int]:
 
 
 def _stands(d: Any, places: dict[int, int]) -> bool:
-    """V0, after a step of decodes and prompts: those that run stand in the order of `decisions.standing`."""
+    """V0, after a step of decodes and prompts: those that run stand in the order of `serving.standing`."""
     if not (d.config.vllm_v0 and d.config.enable_chunked_prefill):
         return True
-    right = [int(decisions.standing(d, g)) for g in d.running.ids]
+    right = [int(serving.standing(d, g)) for g in d.running.ids]
     return right == sorted(right) == [places[g] for g in d.running.ids]
 
 
@@ -157,7 +157,14 @@ def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
         ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
         ("one_queue: the order of V0's running queue", _stands(d, r)),
         effects.prefills_exclusive(d),
+        ("table_length: a prefill reserves no lookahead slots", d.forall("sequence", lambda g, q: not _reserves(d, g, q))),
     ]
+
+
+def _reserves(d: Any, g: int, q: int) -> bool:
+    """Has a sequence whose prefill ended in this pass a block beyond those of its tokens?"""
+    slots, tokens = d.span(d.table.size_[g, q]), d.clock - d.born[g]
+    return bool(d.sampling.has_[g] and d.members.has_[g, q] and slots >= tokens + d.config.block_size)
 
 
 def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
@@ -190,9 +197,9 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
     "admit_next": lambda d, e, x, r: decisions.admission(d, e, e.waiting.ids[0], r, e.delay),
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
-    "make_room": lambda d, e, x, r: decisions.victim(d, e, x[0], x[1], _last(e), r, e.state.deny.get(x[0], 0) > 0),
-    "trim": lambda d, e, x, r: decisions.trimmed(d, e, x[0], e.members.some(x[0])),
-    "look_ahead": lambda d, e, x, r: decisions.ahead(d, e, x[0], e.members.some(x[0])),
+    "make_room": lambda d, e, x, r: serving.victim(d, e, x[0], x[1], _last(e), r, e.state.deny.get(x[0], 0) > 0),
+    "trim": lambda d, e, x, r: serving.trimmed(d, e, x[0], e.members.some(x[0])),
+    "look_ahead": lambda d, e, x, r: serving.ahead(d, e, x[0], e.members.some(x[0])),
     "make_more": lambda d, e, x, r: [("victim_is_last: nobody goes when there is room", not r and not d.plan.victims)],
     "displace": lambda d, e, x, r: [
         *_made_way(d, e),
@@ -200,7 +207,7 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
     ],
     "ask": lambda d, e, x, r: _ask(d, e, x, r),
     "displace_next": lambda d, e, x, r: displacing.step(d, e, x[0], x[1], _last(e), r),
-    "serve": lambda d, e, x, r: (decisions.prompt_v0 if e.prefilling.has_[x[0]] else decisions.service)(d, e, x[0]),
+    "serve": lambda d, e, x, r: (serving.prompt_v0 if e.prefilling.has_[x[0]] else serving.service)(d, e, x[0]),
 }
 
 
@@ -241,7 +248,7 @@ def _asked_more(d: Any, e: Any, g: int, count: int) -> bool:
     return bool(new == {**old, g: old.get(g, 0) + count})
 
 
-WISHED: dict[str, Callable[..., list[Clause]]] = {"preempt": decisions.mode, "force": decisions.forced}
+WISHED: dict[str, Callable[..., list[Clause]]] = {"preempt": serving.mode, "force": serving.forced}
 """Those that ask the policy."""
 AFTER: dict[str, Callable[..., list[Clause]]] = {
     "add": _add,

@@ -6,10 +6,8 @@ from kvproof.core.status import Status
 from kvproof.proofs.block_rules import CONTRACTS
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import kept
-from kvproof.proofs.group_rules import (
-    COMPUTE_CONTRACT,
-    END,
-    EVICT_CONTRACT,
+from kvproof.proofs.group_rules import COMPUTE_CONTRACT, END, EVICT_CONTRACT
+from kvproof.proofs.pass_frames import (
     PREEMPT,
     RUN_MOVES,
     SERVE,
@@ -21,7 +19,7 @@ from kvproof.proofs.group_rules import (
 )
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import decisions, effects
+from kvproof.spec import effects, serving
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, W, decodes
 
@@ -209,7 +207,7 @@ def _serve_post(d: Any, e: Any, g: Any) -> Clauses:
         ("helper: others' alarms", forall(1, lambda h: either(h == g, d.alarm[h] == e.alarm[h]), lambda h: [[d.alarm[h]]])),
         stops_late(d),
         ("victim_not_in_plan: only g enters the plan", others_planned(d, e, g)),
-        ("budget_exact: V0 counts the sequences of the pass", d.charged == e.charged + decisions.counted(d, e, g)),
+        ("budget_exact: V0 counts the sequences of the pass", d.charged == e.charged + serving.counted(d, e, g)),
         kept("helper: others keep what was given", d.ungiven, e.ungiven, g),
     ]
 

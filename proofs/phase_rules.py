@@ -7,7 +7,7 @@ from kvproof.proofs.block_rules import CONTRACTS
 from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import BLOCKS, alone
-from kvproof.proofs.group_rules import (
+from kvproof.proofs.pass_frames import (
     QUEUES,
     SERVE,
     in_pass,

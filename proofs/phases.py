@@ -11,7 +11,7 @@ from typing import Any
 from kvproof.core import schedule
 from kvproof.proofs.block_rules import CONTRACTS
 from kvproof.proofs.draft import ZDraft
-from kvproof.proofs.group_rules import SERVE
+from kvproof.proofs.pass_frames import SERVE
 from kvproof.proofs.phase_rules import SWAP
 from kvproof.proofs.record import PARTS
 from kvproof.proofs.rules import RULES

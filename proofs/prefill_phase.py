@@ -5,7 +5,7 @@ from typing import Any
 from kvproof.core.status import Status
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.frames import BLOCKS
-from kvproof.proofs.group_rules import COMPUTE, PLAN_BUT_PIECES, in_pass, laws, plan_keeps, who_goes_is_named
+from kvproof.proofs.pass_frames import COMPUTE, PLAN_BUT_PIECES, in_pass, laws, plan_keeps, who_goes_is_named
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall
 from kvproof.spec import effects

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.group_rules import COMPUTE, laws, others_same
+from kvproof.proofs.pass_frames import COMPUTE, laws, others_same
 from kvproof.proofs.prefill_phase import ADMIT, before_running, in_prefill_phase, prefilled_since
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run

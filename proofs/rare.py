@@ -76,6 +76,8 @@ RARE: list[tuple[dict[str, Any], list[Action]]] = [
     *(  # slots that nobody has written, of blocks of one and of two
         (AHEAD | {"block_size": size}, [*[("add", 2, 20, 1, 1, 0)] * 2, *PASS * passes]) for size in (1, 2) for passes in (2, 3)
     ),
+    (AHEAD | {"enable_chunked_prefill": True}, [("add", 2, 20, 1, 1, 0)]),  # a prefill reserves none
+    (AHEAD, [("add", 2, 20, 1, 1, 0), *PASS * 2, ("schedule",)]),  # a step is in flight, and seats are left
     (AHEAD, [("add", 1, 20, 1, 1, 0), *[("schedule",), ("commit", (), (), ())] * 2]),  # the same of one that has no result yet
     (  # two need blocks in one step: the first takes what the last held, the second must go
         BATCH | {"num_gpu_blocks": 3, "block_size": 2, "max_num_seqs": 3, "max_num_batched_tokens": 12},

@@ -4,7 +4,7 @@ from typing import Any
 
 from kvproof.proofs.block_rules import CONTRACTS
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.group_rules import EVICT, SERVE, in_pass, laws, others_same, who_goes_is_named
+from kvproof.proofs.pass_frames import EVICT, SERVE, in_pass, laws, others_same, who_goes_is_named
 from kvproof.proofs.phase_rules import SWAP
 from kvproof.proofs.prefill_phase import ADMIT, before_running, in_prefill_phase
 from kvproof.proofs.prefill_rules import idle_blocked, leads

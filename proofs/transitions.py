@@ -18,7 +18,7 @@ from kvproof.proofs.events import (
     prove,
     start,
 )
-from kvproof.proofs.group_rules import bucket_shrinks, laws
+from kvproof.proofs.pass_frames import bucket_shrinks, laws
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.shapes import ZNumbers, ZResults
 from kvproof.proofs.sym import ZMap, forall, fresh, fresh_bool, run

@@ -4,7 +4,7 @@ from typing import Any
 
 from kvproof.proofs.block_rules import CONTRACTS
 from kvproof.proofs.contracts import Clauses, Contract
-from kvproof.proofs.group_rules import EVICT, RUN_MOVES, laws, no_new_tables, who_goes_is_named
+from kvproof.proofs.pass_frames import EVICT, RUN_MOVES, laws, no_new_tables, who_goes_is_named
 from kvproof.proofs.prefill_phase import before_running
 from kvproof.proofs.prefill_rules import leads
 from kvproof.proofs.rules import RULES, Rule

@@ -102,12 +102,18 @@ ONLY_RARE = [
     ("running.force", "mode == 2: to >="),
     ("running.prefill_v0", "left < 1: to <="),
     ("running.look_ahead", "drop d.due.move(g, grown_until(d, g))"),
+    ("groups.trim", "drop d.due.move(g, grown_until(d, g))"),
 ]
 
 
+@pytest.fixture(scope="module")
+def rare():
+    return [*bank.rare()]
+
+
 @pytest.mark.parametrize(("function", "change"), ONLY_RARE)
-def test_states_that_walks_hardly_come_to_find_what_others_hardly_find(function, change):
-    assert refute.refute(mutate.find(function, change), [*bank.rare()], walks=0) is not None
+def test_states_that_walks_hardly_come_to_find_what_others_hardly_find(function, change, rare):
+    assert refute.refute(mutate.find(function, change), rare, walks=0) is not None
 
 
 PHASES = [
@@ -116,6 +122,7 @@ PHASES = [
     ("schedule.schedule_either", "negate not d.prefilled"),
     ("schedule.schedule_mixed", "drop go_on_with_prefills(d)"),
     ("schedule.schedule", "drop d.each_running('look_ahead_all', look_ahead)"),
+    ("schedule.schedule", "drop d.each_running('trim_all', trim)"),
 ]
 
 

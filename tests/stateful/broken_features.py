@@ -170,7 +170,7 @@ REAL["add_member"] = Members.add
 FEATURES = {
     fork_forgets_the_seat: (groups.fork, ("seats", "token counts")),
     trim_forgets_a_block: (groups.trim_next, ("conservation", "pool", "free blocks")),
-    trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements")),
+    trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements", "needless victim")),
     beam_gives_its_seat_back: (groups.finish_sequence, ("seats", "token counts")),
     arrival_only: (groups.add, ("policy order", "seats", "displaced")),
     accept_without_a_result: (schedule.accept, ("counted once", "tokens of")),
