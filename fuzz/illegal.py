@@ -123,6 +123,8 @@ CALLS = {
     "results of a wrong shape": Call(lambda s, g, q: s.commit([g]), in_flight, malformed=True),  # type: ignore[list-item]
     "results of who never came": Call(lambda s, g, q: s.commit([(g,)]), in_flight),
     "results of a wrong id": Call(lambda s, g, q: s.commit([(-1 - q,)]), in_flight),
+    "ends of who never came": Call(lambda s, g, q: s.commit(None, [(g, q)]), in_flight),
+    "accepted of who never came": Call(lambda s, g, q: s.commit(None, (), [(g, 1 + q)]), in_flight),
     "ends of a wrong shape": Call(lambda s, g, q: s.commit(None, [(g,)]), in_flight, malformed=True),  # type: ignore[list-item]
     "accepted of a wrong shape": Call(lambda s, g, q: s.commit(None, (), [g]), in_flight, malformed=True),  # type: ignore[list-item]
     "restore of another configuration": Call(lambda s, g, q: s.restore(elsewhere(s.config)), always),

@@ -84,7 +84,7 @@ class Machine(Hands):
     def accept(self, some: list[tuple[int, int]], drop: bool) -> None:
         """Several tokens for some, within and beyond what is possible, also for those that do not run or whose result is lost."""
         running, made = self.running(), [g for g, *_ in self.world.memory.results]
-        everybody = (*running, *running, *self.world.memory.ids, NOBODY)
+        everybody = (*running, *running, *self.world.memory.ids)
         accepted = {pick(everybody, 5 * i): tokens for i, tokens in some}
         missing = tuple([*[g for g in made if g in accepted], *made][:1]) if drop else ()
         self.do("commit", missing, (), (), False, tuple(accepted.items()), fires="commit accepted")
@@ -97,7 +97,7 @@ class Machine(Hands):
         live = self.world.memory.groups[g].live
         stops = [(g, q) for q in (live if all_of_it else [pick(live, sequence)])]
         if stray:
-            stops += [(g, NOBODY), (NOBODY, 0), *stops]
+            stops += [(g, NOBODY), *stops]
         self.do("commit", (), tuple(stops), fires="engine stops")
 
     @precondition(lambda self: self.world.memory.groups)

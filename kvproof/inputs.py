@@ -32,7 +32,12 @@ def check_ids(ids: Results, state: State) -> None:
         raise Rejected(RESULTS) from None
     if any(type(g) is not int for g in ids.ids):
         raise Rejected(RESULTS)
-    for g in (max(ids.ids), min(ids.ids)):
+    check_known((max(ids.ids), min(ids.ids)), state)
+
+
+def check_known(groups: Iterable[int], state: State) -> None:
+    """These requests were added, whether they have ended or not."""
+    for g in groups:
         if not 0 <= g < state.ticket:
             raise Rejected(f"no request has the id {g}")
 

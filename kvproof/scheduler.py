@@ -13,7 +13,7 @@ from kvproof.core import groups, schedule
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
-from kvproof.inputs import check_id, check_ids, check_time, ends_of, ids_of, more_of
+from kvproof.inputs import check_id, check_ids, check_known, check_time, ends_of, ids_of, more_of
 from kvproof.logs import log, tell_pass
 from kvproof.metrics import causes_of
 from kvproof.observed import Observed
@@ -233,7 +233,7 @@ class Scheduler(Observed):
         `ended`: (id, sequence), or (id, sequence, why), of those that the engine ended (a stop token, say). Returns everybody who
         ended since the last commit. `accepted`: (id, tokens) of groups whose sequences got several tokens each, thanks to
         lookahead slots; what exceeds their slots or their limit is left out. Who was scheduled for a token and has no result does
-        not advance. A result of an aborted request is dropped; one of a request that was never added raises Rejected.
+        not advance. What is said of an aborted request is dropped; of one that was never added it raises Rejected.
         """
         ids = ids_of(results)
         pairs, why = ends_of(ended) if ended else (schedule.NOBODY, NO_REASONS)
@@ -241,6 +241,8 @@ class Scheduler(Observed):
         d = self._open()
         try:
             check_ids(ids, self.state)
+            if pairs or more:
+                check_known((*(g for g, _ in pairs), *more), self.state)
             schedule.commit(d, ids, pairs, more)
         except BaseException:
             self._undo(d)

@@ -106,10 +106,24 @@ def _not_a_number(word: str) -> float:
     raise ValueError(f"{word} is not a number in JSON")
 
 
+def _number(value: object, where: str, field: str) -> int:
+    """A token count that must be a JSON number."""
+    if isinstance(value, str):
+        raise TraceError(f"{where}: {field}: must be a whole number from 1 to {TOKENS_MAX}, got {shown(value)}")
+    return token_count(value, where, field)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
 def mooncake_row(line: str, where: str) -> Row:
     """`{"timestamp": 0, "input_length": 6758, "output_length": 500, ...}`: the timestamp in milliseconds."""
     try:
-        row = json.loads(line, parse_constant=_not_a_number)
+        row = json.loads(line, parse_constant=_not_a_number, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", None) or str(error).partition(":")[0]
         raise TraceError(f"{where}: not a JSON object: {reason}") from None
@@ -121,8 +135,8 @@ def mooncake_row(line: str, where: str) -> Row:
     at = row["timestamp"]
     if type(at) not in (int, float) or not 0 <= at <= 1e15 or not math.isfinite(at):
         raise TraceError(f"{where}: timestamp: must be milliseconds >= 0, got {shown(at)}")
-    prompt_tokens = token_count(row["input_length"], where, "input_length")
-    return at / 1000, prompt_tokens, token_count(row["output_length"], where, "output_length")
+    prompt_tokens, output_tokens = (_number(row[field], where, field) for field in ("input_length", "output_length"))
+    return at / 1000, prompt_tokens, output_tokens
 
 
 def parser_of(first: str, where: str) -> tuple[str, Parser, bool]:

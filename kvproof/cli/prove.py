@@ -14,7 +14,12 @@ from kvproof.cli import InputError
 
 
 @click.command("prove")
-@click.option("--only", multiple=True, metavar="NAME", help="Report this theorem only (may be repeated).")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Report this theorem only (may be repeated). All cases run: each theorem rests on the invariants.",
+)
 @click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes; default: one per core.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Prove with this many solver seeds.")
 @click.option("--no-cache", is_flag=True, help="Prove again what was proved of the same sources before.")

@@ -182,3 +182,26 @@ def test_a_variable_switches_artificial_preemption_on(monkeypatch):
     assert Scheduler(own).config is own
     monkeypatch.setenv("KVPROOF_TEST_ENABLE_ARTIFICIAL_PREEMPT", "0")
     assert Scheduler(config(8, 8)).config.artificial_preemption is None
+
+
+STRANGERS = [{"ended": [(1, 0)]}, {"accepted": [(1, 2)]}, {"results": [(1,)]}, {"ended": [(0, 0), (10**6, 0)]}]
+
+
+@pytest.mark.parametrize("said", STRANGERS)
+def test_nothing_is_said_of_a_request_that_never_came(said):
+    s = Scheduler(config(8, 0, num_lookahead_slots=4))
+    s.add_request(3, 20)
+    s.schedule()
+    before = s.state
+    with pytest.raises(Rejected, match="no request has the id 1"):
+        s.commit(**said)
+    assert s.state is before
+
+
+def test_what_is_said_of_a_request_that_has_ended_is_dropped():
+    s = Scheduler(config(8, 0, num_lookahead_slots=4))
+    a, b = s.add_request(3, 20), s.add_request(3, 20)
+    s.schedule()
+    s.abort(a)
+    s.commit([(a,), (b,)], [(a, 0)], [(a, 3)])
+    assert s.state.running[1] == (b,)

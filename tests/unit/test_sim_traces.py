@@ -103,6 +103,8 @@ BAD = {
     "json negative": ('{"timestamp": -1, "input_length": 5, "output_length": 2}\n', ":1: timestamp: must be milliseconds"),
     "json true": ('{"timestamp": 0, "input_length": true, "output_length": 2}\n', ":1: input_length: .*, got True"),
     "json float": ('{"timestamp": 0, "input_length": 5.5, "output_length": 2}\n', ":1: input_length: .*, got 5.5"),
+    "json text": ('{"timestamp": 0, "input_length": "5", "output_length": 2}\n', ":1: input_length: .*, got '5'"),
+    "json twice": ('{"timestamp": 0, "input_length": 5, "input_length": 6, "output_length": 2}\n', ":1: not a JSON object: a"),
     "gzip cut": (gzip.compress(AZURE.encode() * 999)[:60], ": after line .*: damaged or truncated gzip"),
     "gzip magic only": (b"\x1f\x8b", ": after line 0: damaged or truncated gzip"),
     "gzip damaged": (gzip.compress(AZURE.encode())[:-8] + b"\0" * 8, ": after line .*: damaged or truncated gzip"),

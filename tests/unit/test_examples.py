@@ -1,0 +1,57 @@
+"""The further examples: several sequences, and lookahead slots. Whatever is preempted, the tokens are the same."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvproof import Config
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    return importlib.import_module
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    yield
+    for name in ("embed", "groups", "lookahead"):
+        sys.modules.pop(name, None)
+
+
+ROOMY = {"num_gpu_blocks": 200, "num_cpu_blocks": 0, "block_size": 2, "max_num_seqs": 12}
+
+
+@pytest.mark.parametrize("mode", [None, "recompute", "swap"])
+@pytest.mark.parametrize("sizes", [(16, 8), (20, 40), (16, 0), (24, 12)])
+def test_siblings_have_the_same_tokens_in_any_pool(mode, sizes, example, capsys):
+    groups = example("groups")
+    right = groups.serve(Config(**ROOMY))
+    calm = capsys.readouterr().out
+    assert calm.count("preempted 0 times") == 4 and len(right) == 12 and len({tuple(t) for t in right.values()}) == 12
+    gpu, host = sizes
+    assert groups.serve(Config(**ROOMY | {"num_gpu_blocks": gpu, "num_cpu_blocks": host}), mode) == right
+    assert capsys.readouterr().out != calm
+
+
+def test_siblings_are_recomputed_in_pieces(example, capsys):
+    groups = example("groups")
+    right = groups.serve(Config(**ROOMY))
+    cut = Config(**ROOMY | {"num_gpu_blocks": 16, "max_num_batched_tokens": 12, "enable_chunked_prefill": True})
+    assert groups.serve(cut, "recompute") == right
+
+
+@pytest.mark.parametrize("slots", [1, 3, 9])
+@pytest.mark.parametrize("blocks", [7, 12, 40])
+def test_guesses_save_steps_and_change_no_token(slots, blocks, example, capsys):
+    lookahead = example("lookahead")
+    sizes = {"num_gpu_blocks": blocks, "num_cpu_blocks": 0, "block_size": 4}
+    right, steps = lookahead.serve(Config(**sizes))
+    tokens, fewer = lookahead.serve(Config(**sizes, num_lookahead_slots=slots))
+    assert tokens == right and [len(t) for t in right.values()] == [24, 25, 26]
+    assert fewer < steps
