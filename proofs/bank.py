@@ -39,6 +39,7 @@ from kvproof.spec.check import failed
 from kvproof.spec.invariants import invariants
 from kvproof.spec.view import View
 from kvproof.store.draft import Draft
+from kvproof.store.policies import AlwaysRecompute, Policy
 from kvproof.store.state import State, initial
 from kvproof.store.versions import NAMES, Version, maps_of
 
@@ -55,9 +56,19 @@ class Endless(Exception):  # noqa: N818
 
 
 class Counted(Draft):
-    """A draft whose loops are given up after STEP_LIMIT steps."""
+    """A draft whose loops are given up after STEP_LIMIT steps, and that knows what it has said of the delay."""
 
-    __slots__ = ()
+    __slots__ = ("said",)
+    said: bool | None
+
+    def __init__(self, state: State, policy: Policy = AlwaysRecompute) -> None:
+        super().__init__(state, policy)
+        self.said = None
+
+    def delayed(self) -> bool:
+        """Has the one that waits longest not waited long enough?"""
+        self.said = super().delayed()
+        return self.said
 
     def repeat(self, name: str, step: Any, *args: Any) -> None:
         """While step(self, *args): pass, but not for ever."""

@@ -11,7 +11,7 @@ import importlib
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +228,7 @@ def find(function: str, change: str) -> Mutant:
 
 
 # --- running one ------------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4)
 def _code(source: str, module: str) -> dict[str, types.CodeType]:
     """The code of each top-level function."""
     whole = compile(source, f"<mutant of core/{module}.py>", "exec")

@@ -69,6 +69,17 @@ def in_time(seconds: float = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGPROF, old)
 
 
+class Seen(View):
+    """The state after a pass, with the delay as the pass was last told: afterwards those that it preempted may wait too."""
+
+    said: bool | None = None
+
+    @property
+    def delay(self) -> bool:
+        """Has the one that waited longest not waited long enough?"""
+        return View.delay.fget(self) if self.said is None else self.said  # type: ignore[attr-defined]
+
+
 def told_of(state: State) -> Told:
     """What an engine has been told when nothing is wrong: the tables of who runs."""
     rows: dict[int, dict[int, list[int]]] = {}
@@ -120,7 +131,8 @@ class Bench:
                 told.plan(plan)
                 for g, q in d.plan.drops:
                     told.finished(g, q)
-                alone, after = View(state, plan, told), View(state, plan, told, before=e)
+                alone, after = View(state, plan, told), Seen(state, plan, told, before=e)
+                after.said = d.said
                 if name == "schedule" or name in walks.STEP:
                     alone.spent = after.spent = d.spent
                     after.charged, after.granted, after.stopped = d.charged, d.granted, d.stopped
@@ -244,18 +256,31 @@ def refute(
     if mutant.module == "config":
         return refute_config(mutant)
     bench = Bench() if bench is None else bench
-    with mutate.switched(mutant):
-        for t in relevant(trials, mutant)[:LONGEST]:
-            found = bench.broken(t.situation, t.action)
-            if found is not None:
-                return found
-        fresh = Bench()
-        for seed in range(walks):
-            found = walk(fresh, seed)
-            fresh.views.clear()
-            if found is not None:
-                return found
+    for found in counterexamples(mutant, trials, walks, bench):
+        if not shared(found):
+            return found
     return None
+
+
+def counterexamples(mutant: mutate.Mutant, trials: list[Trial], walks: int, bench: Bench) -> Iterator[Counterexample]:
+    """Calls after which some clause is false of the mutant."""
+    for t in relevant(trials, mutant)[:LONGEST]:
+        with mutate.switched(mutant):
+            found = bench.broken(t.situation, t.action)
+        if found is not None:
+            yield found
+    fresh = Bench()
+    for seed in range(walks):
+        with mutate.switched(mutant):
+            found = walk(fresh, seed)
+        fresh.views.clear()
+        if found is not None:
+            yield found
+
+
+def shared(found: Counterexample) -> bool:
+    """Does the same call of the real core break a clause as well? Then it is the specification that is wrong, or the trial."""
+    return Bench().broken(found.situation, found.action) is not None
 
 
 def replay(mutant: mutate.Mutant, config: Any, mode: str, recipe: Any, edits: Any, action: Any) -> str | None:

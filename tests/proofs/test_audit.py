@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from kvproof.core import config
-from kvproof.proofs import audit, bank, equivalence, mutate, refute
+from kvproof.proofs import audit, bank, equivalence, mutate, outcomes, refute
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,30 @@ def rare():
 @pytest.mark.parametrize(("function", "change"), ONLY_RARE)
 def test_states_that_walks_hardly_come_to_find_what_others_hardly_find(function, change, rare):
     assert refute.refute(mutate.find(function, change), rare, walks=0) is not None
+
+
+def test_what_the_real_core_breaks_as_well_is_no_counterexample(monkeypatch, rare):
+    mutant = mutate.find("groups.deny_append", "drop d.refuse_appends(g, count)")
+    assert refute.refute(mutant, rare, walks=0) is not None
+    said = [("total: so it is", False)]
+    monkeypatch.setitem(outcomes.AFTER, "deny_append", lambda *x: said)
+    assert refute.refute(mutant, rare, walks=0) is None
+
+
+def test_a_delay_is_what_the_pass_was_told(monkeypatch):
+    """V0: the first that waits is kept back; then one that came long before it is preempted, and the delay would have passed."""
+    config = {"num_gpu_blocks": 3, "num_cpu_blocks": 1, "block_size": 1, "max_num_seqs": 2, "max_num_batched_tokens": 40}
+    config |= {"max_model_len": 40, "vllm_v0": True, "delay_factor": 1}
+    recipe = [("add", 1, 9, 1, 1, 0), *[("schedule",), ("commit", None, (), ())] * 3, ("add", 2, 5, 1, 1, 0)]
+    trial = bank.Situation(
+        config, "recompute", tuple(recipe), (), bank.freeze(bank.replayed(config, "recompute", tuple(recipe), ()))
+    )
+    seen = []
+    monkeypatch.setattr(
+        refute.outcomes, "after", lambda name, alone, d, *rest: seen.append((d.delay, refute.View.delay.fget(d))) or []
+    )
+    assert refute.Bench().broken(trial, ("schedule",)) is None
+    assert seen == [(True, False)]
 
 
 PHASES = [
