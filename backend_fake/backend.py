@@ -73,9 +73,10 @@ class FakeBackend:
         """Lookahead slots that nobody has written go back."""
         for i, (g, q, n) in enumerate(plan.trimmed):
             row = page.tables(g).get(q, [])
-            if not 0 < n < len(row):
+            if type(n) is not int or not 0 < n < len(row):
                 fail(Misuse.BAD_INDEX, f"trimmed[{i}]: {n} blocks are to be kept of a table of {len(row)}")
             while len(row) > n:
+                self.sizes.on("gpu", row[-1], f"trimmed[{i}]")
                 page.drop(row.pop())
 
     def _leave(self, page: Page, plan: Plan) -> None:

@@ -26,20 +26,20 @@ class GuessingEngine(ToyEngine):
 def serve(config: Config) -> tuple[dict[int, list[int]], int]:
     """Three requests to their ends; returns the tokens of each, and the number of steps."""
     scheduler, engine, steps = Scheduler(config), GuessingEngine(config), 0
-    ends: dict[int, int] = {}
     for k in range(3):
         g = scheduler.add_request(prompt_tokens=4 + k, max_tokens=20)
-        engine.tokens[g], ends[g] = list(range(100 * k, 100 * k + 4 + k)), 24 + k
+        engine.tokens[g] = list(range(100 * k, 100 * k + 4 + k))
     while scheduler.unfinished:
         plan = scheduler.schedule()
         for g, q, n in plan.trimmed:  # first of all: slots that nobody has written are given back
             assert q == 0
             del engine.tables[g][n:]
         results, steps = engine.step(plan), steps + 1
-        most = {g: min(config.num_lookahead_slots, ends[g] - len(engine.tokens[g])) for g in plan.decodes}
-        accepted = [(g, 1 + len(engine.guesses(g, most[g]))) for g, _ in results if g in most]
+        decoded = {*plan.decodes}
+        accepted = [(g, 1 + len(engine.guesses(g, config.num_lookahead_slots))) for g, _ in results if g in decoded]
         for end in scheduler.commit(results, accepted=accepted):
             engine.tables.pop(end.group, None)
+            del engine.tokens[end.group][end.tokens :]  # what was guessed beyond its limit does not count
             print(f"request {end.group}: {end.status.name}, {end.output_tokens} tokens, step {steps}")
     return engine.tokens, steps
 

@@ -124,6 +124,7 @@ CALLS = {
     "results of who never came": Call(lambda s, g, q: s.commit([(g,)]), in_flight),
     "results of a wrong id": Call(lambda s, g, q: s.commit([(-1 - q,)]), in_flight),
     "ends of who never came": Call(lambda s, g, q: s.commit(None, [(g, q)]), in_flight),
+    "ends of no such sequence": Call(lambda s, g, q: s.commit(None, [(g, NOBODY)]), running_in_flight),
     "accepted of who never came": Call(lambda s, g, q: s.commit(None, (), [(g, 1 + q)]), in_flight),
     "ends of a wrong shape": Call(lambda s, g, q: s.commit(None, [(g,)]), in_flight, malformed=True),  # type: ignore[list-item]
     "accepted of a wrong shape": Call(lambda s, g, q: s.commit(None, (), [g]), in_flight, malformed=True),  # type: ignore[list-item]

@@ -87,7 +87,9 @@ def fuzz(
     while failure is None and (rounds == 0 or time.monotonic() - begin < seconds):
         failure = a_round(seed + rounds, one_round)
         rounds += 1
-        progress(f"{time.monotonic() - begin:.0f} s, {rounds} rounds, {sum(Machine.fired.values())} operations")
+        progress(
+            f"{time.monotonic() - begin:.0f} s, {rounds} round{'s' * (rounds != 1)}, {sum(Machine.fired.values())} operations"
+        )
     if failure is not None:
         progress(f"found after {rounds} rounds: {failure.error}; shrinking {len(failure.log)} operations")
         failure = shrink(failure, shrinking)

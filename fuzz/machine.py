@@ -9,7 +9,6 @@ from hypothesis.stateful import initialize, precondition, rule
 from kvproof.fuzz.draws import acceptances, choices, gaps, modes_of_force, requests
 from kvproof.fuzz.hands import URGENT, Hands, pick
 from kvproof.fuzz.illegal import CALLS, possible
-from kvproof.fuzz.names import NOBODY
 from kvproof.fuzz.scenes import Log, starts
 from kvproof.fuzz.setup import Setup
 from kvproof.fuzz.world import World
@@ -92,12 +91,12 @@ class Machine(Hands):
     @precondition(lambda self: not self.between and self.running())
     @rule(choice=choices, sequence=choices, all_of_it=st.booleans(), stray=st.booleans())
     def stop(self, choice: int, sequence: int, all_of_it: bool, stray: bool) -> None:
-        """The engine ends a sequence, or a whole group, with the results of a step; perhaps some that are gone already."""
+        """The engine ends a sequence, or a whole group, with the results of a step; perhaps it says so twice."""
         g = pick(self.running(), choice)
         live = self.world.memory.groups[g].live
         stops = [(g, q) for q in (live if all_of_it else [pick(live, sequence)])]
         if stray:
-            stops += [(g, NOBODY), *stops]
+            stops += stops
         self.do("commit", (), tuple(stops), fires="engine stops")
 
     @precondition(lambda self: self.world.memory.groups)

@@ -7,7 +7,7 @@ import attrs
 
 Record = dict[str, Any]
 
-MAPS = ("swap_out_map", "swap_in_map", "copy_map", "tables", "new_blocks")
+MAPS = ("swap_out_map", "swap_in_map", "copy_map", "tables", "new_blocks", "trimmed")
 """What `--maps` adds. Compared only where it is expected."""
 
 

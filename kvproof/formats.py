@@ -85,7 +85,7 @@ EVENT = {"step": Field(integer(0, STEP_MAX)), "op": Field(choice(*OPS)), "id": F
 RECORD_FIELDS = (
     *("step", "scheduled", "num_prefills", "preempted", "swap_out", "swap_in", "copy", "ignored", "finished"),
     *("queues", "free_gpu", "free_cpu", "skipped_events"),
-    *("swap_out_map", "swap_in_map", "copy_map", "tables", "new_blocks"),
+    *("swap_out_map", "swap_in_map", "copy_map", "tables", "new_blocks", "trimmed"),
 )
 
 SCENARIO = {

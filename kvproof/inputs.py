@@ -1,9 +1,10 @@
 """What an engine tells a scheduler, read: wrong forms raise Rejected before anything has changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from kvproof.core.errors import Rejected
+from kvproof.store.draft import Draft
 from kvproof.store.queues import Results
 from kvproof.store.state import State
 
@@ -42,6 +43,20 @@ def check_known(groups: Iterable[int], state: State) -> None:
             raise Rejected(f"no request has the id {g}")
 
 
+def check_sequences(ended: Iterable[tuple[int, int]], state: State) -> None:
+    """Each of these sequences lives or has lived, if its request has not ended."""
+    for g, q in ended:
+        ever = state.members[g][1] if g in state.members else 1
+        if state.status[g] and not 0 <= q < ever:
+            raise Rejected(f"request {g} has no sequence {q}")
+
+
+def accepted_tokens(d: Draft, before: State, more: Mapping[int, int]) -> int:
+    """Tokens beyond the next ones that lookahead gave the sequences of these groups in a commit."""
+    gained = {g: before.born[g] - d.born[g] for g in more if g in before.born and g in d.born}
+    return sum(n * len(before.members[g][0] if g in before.members else (0,)) for g, n in gained.items() if n > 0)
+
+
 def check_id(*ids: int) -> None:
     """Ids of requests and indices of sequences are ints, and nothing that equals one: a state keeps what it is given."""
     for g in ids:
@@ -56,7 +71,7 @@ def ends_of(ended: Iterable[tuple[int, int] | tuple[int, int, str]]) -> tuple[En
         pairs = tuple((g, q) for g, q, *_ in told)
     except (TypeError, ValueError):
         raise Rejected(ENDED) from None
-    if any(type(g) is not int or type(q) is not int or g < 0 for g, q in pairs):
+    if any(type(g) is not int or type(q) is not int for g, q in pairs):
         raise Rejected(ENDED)
     if any(len(why) > 1 or type(why[0]) is not str for _, _, *why in told if why):
         raise Rejected(ENDED)

@@ -49,6 +49,8 @@ class Metrics:
     prefill_tokens: int
     """Tokens scheduled in prefills; those that are computed again count again."""
     decode_tokens: int
+    accepted_tokens: int
+    """Beyond those: what lookahead gave."""
     """Tokens scheduled in decodes, one per sequence."""
     generation_tokens: int
     """Tokens that steps were to make: those of the decodes and the first of each prefill that was completed."""
@@ -84,12 +86,12 @@ class Tally:
     """The counters of one scheduler. `passes`, and `decode_tokens` of a pass that only decodes, are counted by the scheduler."""
 
     __slots__ = (
-        *("passes", "prefill_tokens", "decode_tokens", "first_tokens", "swapped_out", "swapped_in", "copied"),
+        *("passes", "prefill_tokens", "decode_tokens", "accepted_tokens", "first_tokens", "swapped_out", "swapped_in", "copied"),
         *("preemptions", "ended", "times", "times_sum"),
     )
 
     def __init__(self) -> None:
-        self.passes = self.prefill_tokens = self.decode_tokens = self.first_tokens = 0
+        self.passes = self.prefill_tokens = self.decode_tokens = self.accepted_tokens = self.first_tokens = 0
         self.swapped_out = self.swapped_in = self.copied = 0
         self.preemptions = {(mode, cause): 0 for mode in MODES for cause in CAUSES}
         self.ended = dict.fromkeys(ENDS, 0)
@@ -128,7 +130,8 @@ class Tally:
             passes=self.passes,
             prefill_tokens=self.prefill_tokens,
             decode_tokens=self.decode_tokens,
-            generation_tokens=self.decode_tokens + self.first_tokens,
+            accepted_tokens=self.accepted_tokens,
+            generation_tokens=self.decode_tokens + self.accepted_tokens + self.first_tokens,
             swapped_out=self.swapped_out,
             swapped_in=self.swapped_in,
             copied=self.copied,
@@ -161,6 +164,7 @@ COUNTERS = {
     "vllm:generation_tokens": ("Number of generation tokens processed.", "generation_tokens"),
     "kvproof:passes": ("Passes of the scheduler.", "passes"),
     "kvproof:decode_tokens": ("Tokens scheduled in decodes, one per sequence.", "decode_tokens"),
+    "kvproof:accepted_tokens": ("Further tokens that lookahead slots gave.", "accepted_tokens"),
     "kvproof:copied_blocks": ("Blocks copied on write.", "copied"),
 }
 """The same; an exposition adds `_total` to the names."""

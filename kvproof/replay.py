@@ -133,6 +133,8 @@ class Replay:
             self.engine.scheduler.preempt(g, event.mode)
         elif event.op == "deny_append":
             self.engine.scheduler.deny_append(g, event.count)
+        elif g in self.accept or not self.scenario.config.num_lookahead_slots:
+            raise Rejected("no lookahead slots, or said before")
         else:
             self.accept[g], self.accept_event[g] = event.tokens, index
 
@@ -181,6 +183,7 @@ class Replay:
             "copy_map": [[source, target] for source, target in plan.copy],
             "tables": tables,
             "new_blocks": deltas,
+            "trimmed": [[self.name[g], q, n] for g, q, n in plan.trimmed],
         }
 
     def _compare_pools(self) -> None:

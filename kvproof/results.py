@@ -39,7 +39,10 @@ class Taken:
 def take_back(scheduler: Scheduler, results: Iterable[Result]) -> Taken:
     """Commit a step. Groups of which no sequence has a result do not advance. Raises Rejected, as `commit` does, before anything
     has changed."""
-    some = list(results)
+    try:
+        some = list(results)
+    except TypeError:
+        raise Rejected(f"results must be Results, got {type(results).__name__}") from None
     _check(scheduler, some)
     tokens: dict[int, int] = {}
     for r in some:

@@ -13,7 +13,17 @@ from kvproof.core import groups, schedule
 from kvproof.core.config import Config, ConfigError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
-from kvproof.inputs import check_id, check_ids, check_known, check_time, ends_of, ids_of, more_of
+from kvproof.inputs import (
+    accepted_tokens,
+    check_id,
+    check_ids,
+    check_known,
+    check_sequences,
+    check_time,
+    ends_of,
+    ids_of,
+    more_of,
+)
 from kvproof.logs import log, tell_pass
 from kvproof.metrics import causes_of
 from kvproof.observed import Observed
@@ -21,6 +31,7 @@ from kvproof.reasons import reason
 from kvproof.store.draft import Draft
 from kvproof.store.plan import Plan, recomputes
 from kvproof.store.policies import AlwaysRecompute, AlwaysSwap, BySize, Policy
+from kvproof.store.state import State
 
 PRIORITY_MAX = 2**40
 NO_REASONS: dict[int, str] = {}
@@ -96,12 +107,16 @@ class Scheduler(Observed):
         """A draft of the state. One call at a time: a policy or an iterable must not call back."""
         if self._busy:
             raise Rejected("a call is in progress")
+        spare, state = self._spare, self.state
+        if spare is None or spare.base is not state:
+            if not isinstance(state, State) or state.config != self.config:
+                raise Rejected("state: must be a State of the same configuration")
+            draft = Draft(state, self.policy)
+        else:
+            draft = spare.reopen() or Draft(state, self.policy)
+            draft.policy = self.policy
         self._busy = True
-        spare = self._spare
-        if spare is None or spare.base is not self.state or spare.reopen() is None:
-            return Draft(self.state, self.policy)
-        spare.policy = self.policy
-        return spare
+        return draft
 
     def _close(self, d: Draft) -> None:
         """Report who ended in this draft, forget them, and make the draft the state."""
@@ -133,7 +148,9 @@ class Scheduler(Observed):
     def _outcome(self, d: Draft, g: int, status: Status) -> Outcome:
         """What there is to say about g, which has ended in this draft."""
         account = self._accounts.close(g)
-        why = reason(self.state, d, g, status, account.capped) or self._why.get(g)
+        why = reason(self.state, d, g, status, account.capped)
+        if status == Status.FINISHED_STOPPED:
+            why = why or self._why.get(g)
         prompt, length = d.prompt[g], d.length[g]
         tokens = dict(account.dropped) | dict.fromkeys(d.members.of(g), length)
         outputs = tuple(tokens[q] - prompt for q in sorted(tokens))
@@ -243,7 +260,10 @@ class Scheduler(Observed):
             check_ids(ids, self.state)
             if pairs or more:
                 check_known((*(g for g, _ in pairs), *more), self.state)
+                check_sequences(pairs, self.state)
             schedule.commit(d, ids, pairs, more)
+            if more:
+                self._tally.accepted_tokens += accepted_tokens(d, self.state, more)
         except BaseException:
             self._undo(d)
             raise

@@ -68,7 +68,7 @@ def command(seconds: float, seed: int, output: Path, as_json: bool) -> int:
         print(json.dumps(summary))
     else:
         show(summary)
-    lacking = report.silent if report.failure is None and report.seconds >= ENOUGH_SECONDS else []
+    lacking = report.silent if report.failure is None and seconds >= ENOUGH_SECONDS else []
     if lacking:
         click.echo(f"kvproof fuzz: in {report.seconds:.0f} s these never happened: {', '.join(lacking)}", err=True)
     return 1 if report.failure is not None or lacking else 0

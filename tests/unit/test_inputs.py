@@ -67,7 +67,7 @@ def test_what_lookahead_gave_is_said_once_of_a_request(accepted):
     assert s.state is before
 
 
-@pytest.mark.parametrize("ended", [[0], [(0,)], [(0, "0")], [(0.0, 0)], [(True, 0)], [(None, 0)], [(-1, 0)], 5])
+@pytest.mark.parametrize("ended", [[0], [(0,)], [(0, "0")], [(0.0, 0)], [(True, 0)], [(None, 0)], 5])
 def test_ended_sequences_are_tuples(ended):
     s = Scheduler(config(8, 0))
     s.add_request(3, 20)
@@ -184,7 +184,13 @@ def test_a_variable_switches_artificial_preemption_on(monkeypatch):
     assert Scheduler(config(8, 8)).config.artificial_preemption is None
 
 
-STRANGERS = [{"ended": [(1, 0)]}, {"accepted": [(1, 2)]}, {"results": [(1,)]}, {"ended": [(0, 0), (10**6, 0)]}]
+STRANGERS = [
+    {"ended": [(1, 0)]},
+    {"accepted": [(1, 2)]},
+    {"results": [(1,)]},
+    {"ended": [(0, 0), (10**6, 0)]},
+    {"ended": [(-1, 0)]},
+]
 
 
 @pytest.mark.parametrize("said", STRANGERS)
@@ -193,7 +199,7 @@ def test_nothing_is_said_of_a_request_that_never_came(said):
     s.add_request(3, 20)
     s.schedule()
     before = s.state
-    with pytest.raises(Rejected, match="no request has the id 1"):
+    with pytest.raises(Rejected, match=r"no request has the id (1|-1)"):
         s.commit(**said)
     assert s.state is before
 
@@ -205,3 +211,47 @@ def test_what_is_said_of_a_request_that_has_ended_is_dropped():
     s.abort(a)
     s.commit([(a,), (b,)], [(a, 0)], [(a, 3)])
     assert s.state.running[1] == (b,)
+
+
+@pytest.mark.parametrize("sequence", [1, 7, -1])
+def test_a_sequence_that_never_lived_does_not_end(sequence):
+    s = Scheduler(config(8, 0))
+    g = s.add_request(3, 20)
+    s.schedule()
+    before = s.state
+    with pytest.raises(Rejected, match=f"request {g} has no sequence {sequence}"):
+        s.commit(None, [(g, sequence, "eos")])
+    assert s.state is before
+
+
+def test_a_reason_is_of_a_request_that_the_engine_has_stopped():
+    s = Scheduler(config(8, 0))
+    g = s.add_request(3, 2, n=2)
+    s.schedule()
+    s.commit()
+    s.fork(g)
+    s.schedule()
+    (end,) = s.commit(None, [(g, 0, "stop token")])  # the other one reaches its limit in this step
+    assert end.status.name == "FINISHED_LENGTH_CAPPED" and end.reason is None
+
+
+@pytest.mark.parametrize("state", [None, 5, Scheduler(config(9, 0)).state])
+def test_a_state_that_is_none_is_refused_and_nothing_is_lost(state):
+    s = Scheduler(config(8, 0))
+    s.add_request(3, 20)
+    good, s.state = s.state, state
+    for call in (s.schedule, lambda: s.add_request(1, 1), lambda: s.abort(0)):
+        with pytest.raises(Rejected, match="state: must be a State of the same configuration"):
+            call()
+    s.state = good
+    assert s.schedule().prefills == ((0, 0, 3),)
+
+
+def test_tokens_that_lookahead_gave_are_counted():
+    s = Scheduler(config(8, 0, num_lookahead_slots=4))
+    g = s.add_request(5, 20)
+    for accepted in ((), [(g, 3)]):
+        s.schedule()
+        s.commit(None, (), accepted)
+    m = s.metrics()
+    assert (m.decode_tokens, m.accepted_tokens, m.generation_tokens) == (1, 2, 4)

@@ -201,7 +201,7 @@ def test_the_names_and_types_are_those_of_vllm():
     ours = {name for name in types if name.startswith("kvproof:")}
     assert types.keys() - ours == {f"vllm:{name}" for name in VLLM.split()}
     assert all(types[name] == ("counter" if name.endswith("_total") else "gauge") for name in types.keys() - ours)
-    assert types["kvproof:request_preemptions"] == "histogram" and len(ours) == 7
+    assert types["kvproof:request_preemptions"] == "histogram" and len(ours) == 8
     assert 'vllm:num_requests_running{model_name="unknown"}' in text
     assert re.search(r'^vllm:request_success_total\{finished_reason="stop",model_name="unknown"\} 0.0$', text, re.MULTILINE)
 
