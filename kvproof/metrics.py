@@ -49,11 +49,11 @@ class Metrics:
     prefill_tokens: int
     """Tokens scheduled in prefills; those that are computed again count again."""
     decode_tokens: int
-    accepted_tokens: int
-    """Beyond those: what lookahead gave."""
     """Tokens scheduled in decodes, one per sequence."""
+    accepted_tokens: int
+    """Further tokens that commits took: what lookahead slots gave."""
     generation_tokens: int
-    """Tokens that steps were to make: those of the decodes and the first of each prefill that was completed."""
+    """Tokens that steps were to make: of decodes, the first of each prefill that was completed, and what lookahead gave."""
     swapped_out: int
     swapped_in: int
     copied: int

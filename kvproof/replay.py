@@ -133,8 +133,10 @@ class Replay:
             self.engine.scheduler.preempt(g, event.mode)
         elif event.op == "deny_append":
             self.engine.scheduler.deny_append(g, event.count)
-        elif g in self.accept or not self.scenario.config.num_lookahead_slots:
-            raise Rejected("no lookahead slots, or said before")
+        elif not self.scenario.config.num_lookahead_slots:
+            raise Rejected("there are no lookahead slots")
+        elif g in self.accept:
+            raise Rejected("said twice of this step")
         else:
             self.accept[g], self.accept_event[g] = event.tokens, index
 

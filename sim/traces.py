@@ -114,6 +114,7 @@ def _number(value: object, where: str, field: str) -> int:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object without duplicate keys."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key is given twice")

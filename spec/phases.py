@@ -6,7 +6,7 @@ Of these only the budget, the plan and the configuration are read.
 
 from typing import Any
 
-from kvproof.spec import decisions
+from kvproof.spec import decisions, effects
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause
 
@@ -93,7 +93,7 @@ def schedule_mixed(d: Any, e: Any, calls: Calls) -> list[Clause]:
 def schedule(d: Any, e: Any, calls: Calls) -> list[Clause]:
     """kvproof's unwritten lookahead slots go back; forced preemptions; a step of one kind or a mixed one; lookahead slots again
     for those that decode (V0 gives them as it goes, and keeps them)."""
-    wishes = both(e.config.num_lookahead_slots > 0, negate(e.config.vllm_v0))
+    wishes = effects.wishes(e)
     freed = names(calls)[:1] == ["trim_all"]
     calls = calls[1:] if freed else calls
     kind = "schedule_mixed" if "schedule_mixed" in names(calls) else "schedule_either"

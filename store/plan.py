@@ -102,7 +102,7 @@ class Plan:
     recomputes: tuple[Recompute, ...] = ()
     """What the prefills of groups of several sequences consist of."""
     trimmed: tuple[tuple[int, int, int], ...] = ()
-    """(group, sequence, n): its table keeps its first n blocks; lookahead slots that nobody has written were given back."""
+    """(group, sequence, n): its table keeps its first n blocks; lookahead slots that have not become tokens were given back."""
 
     @property
     def decodes(self) -> tuple[int, ...]:

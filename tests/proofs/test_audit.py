@@ -103,6 +103,10 @@ ONLY_RARE = [
     ("running.prefill_v0", "left < 1: to <="),
     ("running.look_ahead", "drop d.due.move(g, grown_until(d, g))"),
     ("groups.trim", "drop d.due.move(g, grown_until(d, g))"),
+    (
+        "running.look_ahead",
+        "not d.prefilling.has(g) and (not d.sampling.has(g)) and (d.members.count(g) == 1): without not d.sampling.has(g)",
+    ),
 ]
 
 

@@ -83,6 +83,10 @@ BAD_PLANS = {
     "a swap-in that is not announced": (Misuse.WRONG_MAP, {"swap_in": ((8, 4),)}),
     "a swap-in that misses a block": (Misuse.WRONG_MAP, {"resumed": (2,)}),
     "a swap-in of one block to two places": (Misuse.WRONG_MAP, {"resumed": (2,), "swap_in": ((8, 4), (8, 5))}),
+    "a trim to nothing": (Misuse.BAD_INDEX, {"trimmed": ((0, 0, 0),)}),
+    "a trim that keeps all": (Misuse.BAD_INDEX, {"trimmed": ((0, 0, 2),)}),
+    "a trim to a part of a block": (Misuse.BAD_INDEX, {"trimmed": ((0, 0, 1.0),)}),
+    "a trim of nobody": (Misuse.BAD_INDEX, {"trimmed": ((7, 0, 1),)}),
     "a hole in a table": (Misuse.BAD_INDEX, {"slots": ((1, 0, 2, 4),)}),
     "a replacement without a copy": (Misuse.BAD_INDEX, {"slots": ((1, 0, 0, 4),)}),
     "a victim without a table": (Misuse.UNKNOWN_GROUP, {"preempted": ((7, "recompute"),)}),
@@ -102,6 +106,18 @@ def test_a_bad_plan_is_refused_and_changes_nothing(backend, kind, fields):
         backend.execute(plan(**fields))
     assert caught.value.kind is kind, str(caught.value)
     assert snapshot(backend) == before
+
+
+def test_a_table_on_the_host_is_not_trimmed(backend):
+    backend.execute(plan(preempted=((0, "swap"),), swap_out=((0, 9), (1, 10))))
+    with pytest.raises(BackendError) as caught:
+        backend.execute(plan(trimmed=((0, 0, 1),)))
+    assert caught.value.kind is Misuse.WRONG_DEVICE
+
+
+def test_a_trimmed_block_may_be_handed_to_another_by_the_same_plan(backend):
+    backend.execute(plan(trimmed=((0, 0, 1),), slots=((1, 0, 1, 1),)))
+    assert backend.gpu_used == 3 and [b for row in backend.ledger.tables[1].values() for b in row] == [2, 1]
 
 
 def test_the_order_of_effects(backend):

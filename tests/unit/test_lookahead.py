@@ -7,6 +7,8 @@ import pytest
 from kvproof import Config, Scheduler
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
+from kvproof.spec.check import pass_violations
+from kvproof.store.draft import Draft
 
 
 def config(r: Random) -> dict:
@@ -90,3 +92,19 @@ def test_what_a_pass_takes_back_is_in_its_plan():
     plan = scheduler.schedule()
     assert plan.trimmed == ((first, 0, 3),) and [g for g, _, _ in plan.prefills] == [second] and plan.preempted == ()
     assert scheduler.state.status[first] == Status.RUNNING and scheduler.state.gpu_free == 1
+
+
+@pytest.mark.parametrize(("i", "found"), [(0, True), (2, False)])
+def test_only_what_is_written_must_stay_where_it_is(i, found):
+    """Another block in the place of one that was written breaks the specification; in the place of a wish it does not."""
+    scheduler = Scheduler(Config(num_gpu_blocks=9, num_cpu_blocks=0, block_size=2, max_num_seqs=2, num_lookahead_slots=3))
+    scheduler.add_request(2, 20)
+    for _ in range(2):
+        scheduler.schedule()
+        scheduler.commit()
+    before, plan = scheduler.state, scheduler.schedule()
+    d = Draft(scheduler.state)
+    spare = next(b for b in range(9) if b not in d.table[0][0])
+    d.table.put(0, 0, i, spare)
+    contents = "swap_preserves_view: contents are kept"
+    assert (contents in pass_violations(before, d.close(), plan)) == found
