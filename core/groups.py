@@ -102,8 +102,9 @@ def add(d: Draft, prompt_tokens: int, limit: int, seats: int, reserve: int, prio
 
 
 def trim_next(d: Draft, g: int, q: int) -> bool:
-    """Sequence q, the only one of g, gives back a block of lookahead slots that it has not written, if it has any."""
-    if d.table.size(g, q) == 1 or d.capacity(g) - d.config.block_size < d.clock - d.born[g] - 1:
+    """Sequence q, the only one of g, gives back a block of lookahead slots, if it has any: one beyond those that the alarm knows
+    of, which are written or were needed for a token that has no result yet."""
+    if d.table.size(g, q) == 1 or d.capacity(g) - d.config.block_size < d.alarm[g] - d.born[g] - 1:
         return False
     drop_block(d, g, q)
     d.plan.trimmed(g, q, d.table.size(g, q))
@@ -111,7 +112,8 @@ def trim_next(d: Draft, g: int, q: int) -> bool:
 
 
 def trim(d: Draft, g: int) -> None:
-    """g, if it decodes and has no siblings, gives back the lookahead slots that it has not written. Siblings have none."""
+    """g, if it decodes and has no siblings, gives back its lookahead slots, but for those that have become tokens. Siblings have
+    none."""
     if not d.prefilling.has(g) and d.members.count(g) == 1:
         d.repeat("trim", trim_next, g, d.members.first(g))
         d.due.move(g, grown_until(d, g))
@@ -134,6 +136,7 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
         d.seats[g] += 1
         d.seqs += 1
     if d.config.num_lookahead_slots > 0:
+        d.due.move(g, d.clock)
         trim(d, g)
     child = d.members.add(g, parent, d.clock - d.born[g] - own)
     d.decoders += 1

@@ -126,8 +126,8 @@ def serve_asked(d: Draft, g: int) -> None:
 def look_ahead_next(d: Draft, g: int) -> bool:
     """One block of the lookahead slots that the only sequence of g wishes for, if one is free."""
     wanted = d.clock - d.born[g] + d.config.num_lookahead_slots
-    if not d.config.vllm_v0 and wanted > d.config.max_model_len:
-        wanted = d.config.max_model_len
+    if not d.config.vllm_v0 and wanted > d.limit[g] - 1:
+        wanted = d.limit[g] - 1
     if d.capacity(g) >= wanted or d.gpu.n == 0:
         return False
     take_block(d, d.members.first(g), g)
@@ -135,10 +135,14 @@ def look_ahead_next(d: Draft, g: int) -> bool:
 
 
 def look_ahead(d: Draft, g: int) -> None:
-    """Lookahead slots for g, as far as blocks are free. Siblings get none: what they reserve they would share when they fork."""
+    """Lookahead slots for g, as far as blocks are free. Siblings get none: what they reserve they would share when they fork.
+
+    In kvproof the alarm does not know of them: the next pass takes them back, and looks at g when it would without them.
+    """
     if not d.prefilling.has(g) and not d.sampling.has(g) and d.members.count(g) == 1:
         d.repeat("look_ahead", look_ahead_next, g)
-        d.due.move(g, grown_until(d, g))
+        if d.config.vllm_v0:
+            d.due.move(g, grown_until(d, g))
 
 
 def serve_v0(d: Draft, g: int) -> None:

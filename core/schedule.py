@@ -127,6 +127,8 @@ def hold(d: Draft, g: int) -> None:
     """g runs and has no result: it does not advance with the clock."""
     if not d.prefilling.has(g):
         d.born[g] += 1
+        if d.config.num_lookahead_slots > 0 and not d.config.vllm_v0:
+            d.due.move(g, d.alarm[g] + 1)
 
 
 def advance(d: Draft, g: int) -> None:
@@ -156,7 +158,7 @@ def accept(d: Draft, g: int, more: int, results: Results) -> None:
         if more > 0:
             d.born[g] -= more
             d.ungiven[g] = more + 1
-            d.due.move(g, grown_until(d, g))
+            d.due.move(g, d.born[g] + d.slots_for(tokens + more) + 1)
             d.expiry.move(g, d.born[g] + d.limit[g])
 
 

@@ -186,6 +186,10 @@ class ZDraft:
         prove("requires: full_blocks: not less than no token", tokens >= 0)
         return self.full_of(tokens)
 
+    def slots_for(self, tokens: Any) -> SInt:
+        """The slots of so many blocks."""
+        return self.span(self.blocks_for(tokens))
+
     def blocks_of(self, tokens: Any) -> SInt:
         """blocks_for, where a clause asks for it: of no tokens it says nothing."""
         r = SInt(BLOCKS(tokens.e))

@@ -199,7 +199,11 @@ def _trim_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
         kept("helper: nobody is planned for it", d.plan.grown, e.plan.grown),
         *_row(d, e, g, grows=False),
         ("helper: it is the only sequence", both(d.members.n[g] == 1, q == sole(e, g))),
-        ("table_length: what is written stays", both(tokens - 1 <= slots, d.table.size_[g, q] >= 1)),
+        (
+            "table_length: what is written stays",
+            both(either(d.table.size_[g, q] == e.table.size_[g, q], d.alarm[g] - d.born[g] - 1 <= slots), tokens - 1 <= slots),
+        ),
+        ("table_length: a block stays", d.table.size_[g, q] >= 1),
         ("no_shared_write: all of it is its own", exclusive(d, g)),
         ("fork_shares: no block is taken", both(d.gpu.n >= e.gpu.n, d.cpu.n == e.cpu.n)),
     ]
@@ -220,7 +224,7 @@ def _shrunk(d: Any, e: Any) -> Clauses:
                 lambda h, q: both(
                     t.size_[h, q] <= s.size_[h, q],
                     implies(s.size_[h, q] >= 1, t.size_[h, q] >= 1),
-                    either(t.size_[h, q] == s.size_[h, q], both(decodes(e, h), d.span(t.size_[h, q]) >= d.clock - d.born[h] - 1)),
+                    either(t.size_[h, q] == s.size_[h, q], both(decodes(e, h), d.span(t.size_[h, q]) >= e.alarm[h] - d.born[h] - 1)),
                 ),
                 lambda h, q: [[t.size_[h, q]], [s.size_[h, q]]],
             ),
@@ -257,12 +261,12 @@ CONTRACTS["trim"] = TRIM_CONTRACT
 
 
 def _all_trimmed(d: Any, e: Any, passed: Any) -> Any:
-    """Whose turn has come has no block that it has not written, but for its first."""
+    """Whose turn has come has no block of which its alarm did not know, but for its first."""
     return forall(
         2,
         lambda g, q: implies(
             both(passed[g], decodes(d, g), d.members.n[g] == 1, d.members.has_[g, q]),
-            either(d.table.size_[g, q] == 1, d.span(d.table.size_[g, q]) < d.clock - d.born[g] - 1 + d.config.block_size),
+            either(d.table.size_[g, q] == 1, d.span(d.table.size_[g, q]) < e.alarm[g] - d.born[g] - 1 + d.config.block_size),
         ),
         lambda g, q: [[passed[g], d.table.size_[g, q]], [d.members.has_[g, q]]],
     )
@@ -273,6 +277,7 @@ RULES["trim_all"] = Rule(
     lambda d, e, passed: [
         *before_running(d),
         *_shrunk(d, e),
+        ("helper: alarms to come", forall(1, lambda g: either(passed[g], d.alarm[g] == e.alarm[g]), lambda g: [[d.alarm[g]]])),
         ("table_length: unwritten lookahead slots go back", _all_trimmed(d, e, passed)),
     ],
 )

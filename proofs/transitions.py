@@ -80,12 +80,21 @@ def _held(e: Any, done: Any) -> Any:
 
 
 RULES["hold"] = Rule(
-    ("born",),
+    ("born", "alarm", "due"),
     lambda d, e, done, ids: [
         (
             "recompute_keeps_output: held back",
             forall(1, lambda g: d.born[g] == e.born[g] + _held(e, done)(g), lambda g: [[d.born[g]]]),
         ),
+        (
+            "helper: their alarms too",
+            forall(
+                1,
+                lambda g: d.alarm[g] == e.alarm[g] + choose(effects.wishes(e), _held(e, done)(g), 0),
+                lambda g: [[d.alarm[g]]],
+            ),
+        ),
+        ("helper: calendars hold who decodes", calendars(d)),
         ("helper: held are scheduled", forall(1, lambda g: implies(done[g], ids.has(g)), lambda g: [[done[g]]])),
     ],
 )

@@ -124,10 +124,10 @@ def prompt_v0(d: Any, e: Any, g: Any) -> list[Clause]:
 
 
 def wished(e: Any, g: Any) -> tuple[Truth, Any]:
-    """Does g get lookahead slots, and how many slots in all does it wish for? kvproof's do not pass max_model_len."""
+    """Does g get lookahead slots, and how many slots in all does it wish for? In kvproof none that no token will need."""
     single = both(negate(e.prefilling.has_[g]), negate(e.sampling.has_[g]), e.members.n[g] == 1)
     slots = e.clock - e.born[g] + e.config.num_lookahead_slots
-    return single, choose(e.config.vllm_v0, slots, least(slots, e.config.max_model_len))
+    return single, choose(e.config.vllm_v0, slots, least(slots, e.limit[g] - 1))
 
 
 def ahead(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
@@ -140,22 +140,26 @@ def ahead(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
     return [
         ("table_length: lookahead slots as far as blocks are free", implies(single, enough)),
         ("table_length: and no more", implies(single, either(size == old, d.span(size - 1) < wanted))),
-        ("table_length: looked at when it has outgrown them", implies(single, d.alarm[g] == d.born[g] + d.span(size) + 1)),
+        (
+            "table_length: looked at when it has outgrown them, and in kvproof when it would without them",
+            implies(single, d.alarm[g] == choose(e.config.vllm_v0, d.born[g] + d.span(size) + 1, e.alarm[g])),
+        ),
         ("table_length: others get none", either(single, both(same, d.alarm[g] == e.alarm[g]))),
     ]
 
 
 def trimmed(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
-    """g, if it decodes, gives back the lookahead slots that it has not written. q: its sequence, if it has one only."""
+    """g, if it decodes, gives back its lookahead slots, but for those that have become tokens: its alarm knows of the others.
+    q: its sequence, if it has one only."""
     single, size = both(negate(e.prefilling.has_[g]), e.members.n[g] == 1), d.table.size_[g, q]
-    slots, written = d.span(size), e.clock - e.born[g] - 1
+    slots, known = d.span(size), e.alarm[g] - e.born[g] - 1
     same = d.forall("sequence", lambda h, p: d.table.size_[h, p] == e.table.size_[h, p], lambda h, p: [[d.table.size_[h, p]]])
     return [
         (
             "table_length: unwritten lookahead slots go back",
-            implies(single, either(size == 1, slots < written + d.config.block_size)),
+            implies(single, either(size == 1, slots < known + d.config.block_size)),
         ),
-        ("table_length: what is written stays", implies(single, either(size == e.table.size_[g, q], written <= slots))),
+        ("table_length: what is needed stays", implies(single, either(size == e.table.size_[g, q], known <= slots))),
         ("table_length: looked at when it has outgrown its table", implies(single, d.alarm[g] == d.born[g] + slots + 1)),
         ("table_length: others keep their slots", either(single, both(same, d.alarm[g] == e.alarm[g]))),
     ]

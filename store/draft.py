@@ -138,6 +138,10 @@ class Draft:
         """Blocks that hold `tokens` tokens, rounded up."""
         return -(-tokens // self.config.block_size)
 
+    def slots_for(self, tokens: int) -> int:
+        """Slots of the blocks that hold `tokens` tokens."""
+        return self.config.block_size * self.blocks_for(tokens)
+
     def full_blocks(self, tokens: int) -> int:
         """Blocks that `tokens` tokens fill."""
         return tokens // self.config.block_size
