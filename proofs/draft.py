@@ -187,8 +187,10 @@ class ZDraft:
         return self.full_of(tokens)
 
     def slots_for(self, tokens: Any) -> SInt:
-        """The slots of so many blocks."""
-        return self.span(self.blocks_for(tokens))
+        """The slots of so many blocks. Law (`lemmas.py`): whatever number of blocks holds the tokens has no fewer."""
+        slots, n = self.span(self.blocks_for(tokens)), z3.Int("n")
+        assume(SBool(z3.ForAll([n], z3.Implies(tokens.e <= SPAN(n), slots.e <= SPAN(n)), patterns=[SPAN(n)])))
+        return slots
 
     def blocks_of(self, tokens: Any) -> SInt:
         """blocks_for, where a clause asks for it: of no tokens it says nothing."""
