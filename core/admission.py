@@ -30,7 +30,7 @@ def compute(d: Draft, g: int, rest: int) -> None:
     if tokens == rest:
         d.prefilling.remove(g)
         d.born[g] = d.clock - d.length[g]
-        set_alarms(d, g, 0 if d.config.enable_chunked_prefill else 1)
+        set_alarms(d, g)
         d.sampling.add(g)
 
 

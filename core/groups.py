@@ -18,11 +18,11 @@ def grown_until(d: Draft, g: int) -> int:
     return d.born[g] + d.capacity(g) + 1
 
 
-def set_alarms(d: Draft, g: int, early: int) -> None:
-    """g begins to decode: it enters both calendars, `early` steps too soon if it will get a token without the clock."""
+def set_alarms(d: Draft, g: int) -> None:
+    """g begins to decode: it enters both calendars."""
     d.decoders += d.members.count(g)
-    d.due.add(g, grown_until(d, g) - early)
-    d.expiry.add(g, d.born[g] + d.limit[g] - early)
+    d.due.add(g, grown_until(d, g))
+    d.expiry.add(g, d.born[g] + d.limit[g])
 
 
 def stop_running(d: Draft, g: int) -> None:
@@ -124,7 +124,8 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
 
     It has the tokens of its parent, but for the last `own` of them: 0, or 1 if that one was sampled for it anew.
     Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left. It costs no block;
-    lookahead slots that nobody has written are given back, so that both tables end with the tokens so far.
+    the only sequence of a group gives back the slots that nobody has written (of lookahead, or of a result that was lost),
+    so that both tables end with the tokens so far.
     """
     require(not d.issued, "a step is in flight")
     require(d.status[g] == Status.RUNNING, "the group is not running")
@@ -135,9 +136,8 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
         require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
         d.seats[g] += 1
         d.seqs += 1
-    if d.config.num_lookahead_slots > 0:
-        d.due.move(g, d.clock)
-        trim(d, g)
+    d.due.move(g, d.clock)
+    trim(d, g)
     child = d.members.add(g, parent, d.clock - d.born[g] - own)
     d.decoders += 1
     d.each_index("share", d.table.size(g, parent), share_block, g, parent, child)

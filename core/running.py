@@ -126,8 +126,8 @@ def serve_asked(d: Draft, g: int) -> None:
 def look_ahead_next(d: Draft, g: int) -> bool:
     """One block of the lookahead slots that the only sequence of g wishes for, if one is free."""
     wanted = d.clock - d.born[g] + d.config.num_lookahead_slots
-    if not d.config.vllm_v0 and wanted > d.limit[g] - 1:
-        wanted = d.limit[g] - 1
+    if not d.config.vllm_v0 and wanted > d.config.max_model_len:
+        wanted = d.config.max_model_len
     if d.capacity(g) >= wanted or d.gpu.n == 0:
         return False
     take_block(d, d.members.first(g), g)

@@ -100,7 +100,7 @@ def schedule(d: Draft, forced: Ended = NOBODY) -> None:
     """One pass: decides and allocates everything of one step. The plan is in `d.plan`.
 
     Lookahead slots are a wish in kvproof: those that have not become tokens are free for whatever the pass decides, and reserved
-    again with what is left. So it decides as it would without them, unless somebody's last token was lost.
+    again with what is left. So it decides as it would without them.
 
     forced: (group, mode) that events preempt before it; mode 0 as the policy wishes, 1 recompute, 2 swap.
     """

@@ -29,7 +29,7 @@ def swap_in(d: Draft, g: int) -> None:
         d.born[g] = d.clock - d.length[g]
         append_slots(d, g, outgrown(d, g, d.length[g]))
         d.ungiven[g] = 1
-        set_alarms(d, g, 0)
+        set_alarms(d, g)
         if d.config.vllm_v0 and d.config.num_lookahead_slots > 0:
             look_ahead(d, g)
 

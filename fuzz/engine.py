@@ -74,7 +74,7 @@ class Engine:
         m, before = self.memory, self.state
         group = m.groups[g]
         kept = size = len(m.told.rows[g][parent])
-        if self.config.num_lookahead_slots and len(group.live) == 1:
+        if len(group.live) == 1:
             kept = max(1, -(-(m.length(g, parent) - 1) // self.config.block_size))
         child = self.scheduler.fork(g, parent, same_token=True)
         self.events["forks"] += 1
@@ -148,6 +148,7 @@ class Engine:
         whole = {g for g, _, _ in plan.prefills} - set(p.cut)
         wanted = sorted((g, q) for g in {*whole, *plan.decodes} for q in m.groups[g].live)
         equal("sequences that get a token", sorted(m.made), wanted)
+        m.asked = sorted({*whole, *plan.decodes})
         self._compare(m.made)
 
     def _compare(self, keys: Iterable[Key]) -> None:
@@ -172,11 +173,13 @@ class Engine:
         got = [*((g,) for g in extra), *(r for r in reversed(m.results) if r[0] not in drop)]
         outcomes = self.scheduler.commit(None if everything else got, stops, accepted)
         named = None if everything else [g for g, *_ in got]
+        for g in m.groups.keys() & m.asked:
+            m.groups[g].unheard = named is not None and g not in named
         if self.spec:
             nothing("commit", commit_violations(before, self.state, named, accepted))
         self.events["results missing"] += len(drop)
         self.events["results of strangers"] += len(extra)
-        m.plan, m.results, m.made = None, [], []
+        m.plan, m.results, m.made, m.asked = None, [], [], []
         for g, q in dict.fromkeys(stops):
             if g in m.groups and g not in again and q in m.groups[g].live and len(m.groups[g].live) > 1:
                 self._drop(g, q)

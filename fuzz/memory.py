@@ -33,6 +33,8 @@ class Group:
     """So many sequences it has ever had."""
     recomputed: int = 0
     swapped: int = 0
+    unheard: bool = False
+    """The last step that was to give it a token had no result for it, so that it still has the slot of its last token."""
     deny: int = 0
     """So many questions whether it can append are to be answered no."""
 
@@ -76,6 +78,8 @@ class Memory:
     plan: Plan | None = None
     """In flight: executed and computed, its results not yet taken back."""
     results: Results = attrs.field(factory=list)
+    asked: list[int] = attrs.field(factory=list)
+    """The groups that this step was to give a token."""
     made: list[Key] = attrs.field(factory=list)
     """The sequences that got a token in this step."""
     snapshot: Snapshot | None = None

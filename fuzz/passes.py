@@ -119,10 +119,10 @@ class Pass:
         return sum(len({text[: (i + 1) * size] for text in texts}) for i in range(full - 1)) + len(texts)
 
     def rows(self, g: int) -> list[list[int]]:
-        """The tables of g before the pass, without slots that kvproof reserves as a wish and nobody has written."""
+        """The tables of g before the pass, without slots that kvproof reserves as a wish and that have not become tokens."""
         rows = [row(self.before.table, g, q) for q in self.m.groups[g].live]
         if self.wishes and len(rows) == 1 and g in self.decoders():
-            return [rows[0][: max(1, self.blocks(self.tokens(g) - 1))]]
+            return [rows[0][: max(1, self.blocks(self.tokens(g) - (not self.m.groups[g].unheard)))]]
         return rows
 
     def held(self, gs: Iterable[int]) -> int:

@@ -29,6 +29,9 @@ TEST_VARIABLE = "KVPROOF_TEST_ENABLE_ARTIFICIAL_PREEMPT"
 """Environment variable; "1": every scheduler whose configuration does not say how tests its engine by artificial preemption."""
 
 
+HISTORY_MAX = 10**9
+
+
 class Observed:
     """The state of a scheduler and the books that it keeps beside it.
 
@@ -43,8 +46,10 @@ class Observed:
             raise ConfigError(f"config: must be a Config, got {config!r}")
         if os.environ.get(TEST_VARIABLE) == "1" and config.artificial_preemption is None:
             config = attrs.evolve(config, artificial_preemption=ArtificialPreemption())
-        if type(keep_history) is not int or keep_history < 0:
-            raise ConfigError(f"keep_history: must be an integer >= 0, got {keep_history!r}")
+        if type(keep_history) is not int or not 0 <= keep_history <= HISTORY_MAX:
+            raise ConfigError(f"keep_history: must be an integer from 0 to {HISTORY_MAX}, got {keep_history!r}")
+        if type(check) is not bool:
+            raise ConfigError(f"check: must be True or False, got {check!r}")
         self.config = config
         self.state: State = initial(config)
         self._busy = False

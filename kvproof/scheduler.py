@@ -293,10 +293,13 @@ class Scheduler(Observed):
     def fork(self, g: int, parent: int = 0, same_token: bool = False) -> int:
         """A sequence of running group g forks; returns the child's index. Legal between commit and schedule.
 
-        The child's table is its parent's; no plan announces it. It has its parent's tokens, but perhaps not the last one, which
-        no slot holds yet: siblings may sample one each. `same_token`: it has that too, and a recompute computes it once.
+        The child's table is its parent's, cut to what is written (docs/embedding.md); no plan announces it. It has its parent's
+        tokens, but perhaps not the last one, which no slot holds yet: siblings may sample one each. `same_token`: it has that
+        too, and a recompute computes it once.
         """
         check_id(g, parent)
+        if type(same_token) is not bool:
+            raise Rejected("same_token must be True or False")
         d = self._open()
         try:
             child = groups.fork(d, g, parent, 0 if same_token else 1)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvproof.core import admission, config, profiles, running, swapping
+from kvproof.core import admission, config, profiles, running, schedule, swapping
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
 from kvproof.proofs.pass_frames import in_running_phase, laws
@@ -13,7 +13,7 @@ from kvproof.proofs.rules import Hoare
 from kvproof.proofs.sym import SBool, SInt, fresh, fresh_bool, run
 from kvproof.spec import decisions, serving
 from kvproof.spec.logic import both, either, iff, implies, negate
-from kvproof.spec.ownership import R, decodes, parameters
+from kvproof.spec.ownership import R, decodes, parameters, unfinished
 
 
 def state(clauses: Any, *more: Any) -> Any:
@@ -230,6 +230,16 @@ def case_standing() -> None:
     run().prove("one_queue: its place in V0's running queue [standing]", place == serving.standing(d, g))
 
 
+def case_front() -> None:
+    """V0 puts those whom it recomputes in a mixed step in front."""
+    g: Any = fresh("g")
+    d = state(in_prefill_phase)
+    run().assume(unfinished(d, g))
+    e = d.snap()
+    schedule.to_front(d, g)
+    prove(decisions.in_front(d, e, g), "to_front")
+
+
 def accepts(fields: dict[str, Any]) -> bool:
     """Is this a configuration?"""
     try:
@@ -249,6 +259,7 @@ CASES: dict[str, Any] = {
     "victim": (case_victim, ("evict",), "make_room"),
     "service": (case_service, ("append_slots", "find_blocks", "compute", "look_ahead"), "serve", "serve_v0"),
     "prompt_v0": (case_prompt_v0, ("find_blocks", "compute"), "serve_v0"),
+    "front": (case_front, (), "to_front"),
     "standing": (case_standing, (), "standing"),
     "config": (
         case_config,

@@ -19,10 +19,6 @@ WHOLE = "Where the mutant takes the other branch the prompt is as long as the wh
 EQUAL = "Where the mutant takes the other branch it sets the number to what it is."
 NO_MORE = "Where the mutant takes the other branch it adds no block for each sequence."
 NO_SLOTS = "Without lookahead slots look_ahead takes no block and sets the alarm, which the line before has set, to what it is."
-LONGER = (
-    "Without lookahead slots trim takes no block, and the alarm, which it sets to the clock at which the table is outgrown, is "
-    "set to this one at the end of fork."
-)
 ARGUMENTS: Arguments = {
     ("running.look_ahead_next", "wanted > d.config.max_model_len: to >="): EQUAL,
     ("running.look_ahead_next", "wanted > d.config.max_model_len: - 1"): EQUAL,
@@ -31,10 +27,6 @@ ARGUMENTS: Arguments = {
     ("schedule.accept", "room > d.limit[g] - tokens - 1: to >="): EQUAL,
     ("schedule.accept", "room > d.limit[g] - tokens - 1: - 1"): EQUAL,
     ("schedule.accept", "if room > d.limit[g] - tokens - 1:: 1 -> 2"): EQUAL,
-    **{
-        ("groups.fork", change): LONGER
-        for change in ("d.config.num_lookahead_slots > 0: to >=", "if d.config.num_lookahead_slots > 0:: 0 -> -1")
-    },
     ("running.serve_v0", "d.config.num_lookahead_slots > 0: to >="): NO_SLOTS,
     ("running.serve_v0", "if d.config.num_lookahead_slots > 0:: 0 -> -1"): NO_SLOTS,
     (
@@ -91,9 +83,17 @@ ARGUMENTS: Arguments = {
         "Without lookahead slots the tables of a group that comes back hold its tokens but perhaps the last, for which "
         "`outgrown` takes one block off: `more` is not above 0."
     ),
-    ("profiles.to_return", "if d.config.vllm_v0 and d.config.num_lookahead_slots > 0:: 0 -> -1"): (
-        "As for the mutant without that condition: without lookahead slots `more` is not above 0."
+    **dict.fromkeys(
+        (
+            ("profiles.to_return", "if d.config.vllm_v0 and d.config.num_lookahead_slots > 0:: 0 -> -1"),
+            ("profiles.to_return", "d.config.num_lookahead_slots > 0: to >="),
+        ),
+        "As for the mutant without that condition: without lookahead slots `more` is not above 0.",
     ),
+    (
+        "displacing.displace",
+        "not d.waiting.empty() and d.delayed(): without not d.waiting.empty()",
+    ): "kept_back reads the delay only of a head that waits; then the queue is not empty.",
     **dict.fromkeys((("profiles.to_return", change) for change in ("more > 0: to >=", "if more > 0:: 0 -> -1")), NO_MORE),
     ("profiles.fits_budget", "tokens > d.config.max_num_batched_tokens: to >="): WHOLE,
     ("profiles.fits_budget", "tokens > d.config.max_num_batched_tokens: - 1"): WHOLE,

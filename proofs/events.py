@@ -201,7 +201,6 @@ def case_fork() -> None:
                 "fork_shares: both end with the tokens so far",
                 either(
                     e.members.n[g] > 1,
-                    d.config.num_lookahead_slots == 0,
                     t.size_[g, child] == 1,
                     d.span(t.size_[g, child]) < d.clock - d.born[g] - 1 + d.config.block_size,
                 ),

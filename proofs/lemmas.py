@@ -101,7 +101,7 @@ def prove_all(seed: int = 0) -> Iterator[tuple[str, str]]:
     yield "more blocks have more slots", _induction([*span, _b >= 0], lambda n: _sum(_b) <= _sum(_b + n), seed)
     rises = z3.ForAll([_k, _n], z3.Implies(_k <= _n, _sum(_k) <= _sum(_n)), patterns=[z3.MultiPattern(_sum(_k), _sum(_n))])
     least = [rises, _sum(_b - 1) < _v, _v <= _sum(_n)]
-    yield "the least number of blocks that holds so many tokens has no more slots than another", _check(least, _sum(_b) <= _sum(_n), seed)
+    yield "the least number of blocks that holds so many tokens has no more slots", _check(least, _sum(_b) <= _sum(_n), seed)
     product = [_sum(0) == 0, z3.ForAll([_k], _sum(_k + 1) == _sum(_k) + _b, patterns=[_sum(_k + 1)])]
     yield (
         "so many blocks for each of n sequences: none for none, n for one each, not less for more, never less than none",

@@ -212,6 +212,11 @@ def _trim_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
 RULES["trim"] = Rule((*BLOCKS, "plan"), _trim_inv, lambda d, g, q: (d.table.size_[g, q], 0))
 
 
+def _known(d: Any, e: Any, h: Any) -> Any:
+    """Slots of h of which its alarm knew."""
+    return e.alarm[h] - d.born[h] - 1
+
+
 def _shrunk(d: Any, e: Any) -> Clauses:
     """Tables may have become shorter, by what nobody has written; what is left of them is as it was."""
     t, s = d.table, e.table
@@ -224,7 +229,7 @@ def _shrunk(d: Any, e: Any) -> Clauses:
                 lambda h, q: both(
                     t.size_[h, q] <= s.size_[h, q],
                     implies(s.size_[h, q] >= 1, t.size_[h, q] >= 1),
-                    either(t.size_[h, q] == s.size_[h, q], both(decodes(e, h), d.span(t.size_[h, q]) >= e.alarm[h] - d.born[h] - 1)),
+                    either(t.size_[h, q] == s.size_[h, q], both(decodes(e, h), d.span(t.size_[h, q]) >= _known(d, e, h))),
                 ),
                 lambda h, q: [[t.size_[h, q]], [s.size_[h, q]]],
             ),
@@ -266,7 +271,7 @@ def _all_trimmed(d: Any, e: Any, passed: Any) -> Any:
         2,
         lambda g, q: implies(
             both(passed[g], decodes(d, g), d.members.n[g] == 1, d.members.has_[g, q]),
-            either(d.table.size_[g, q] == 1, d.span(d.table.size_[g, q]) < e.alarm[g] - d.born[g] - 1 + d.config.block_size),
+            either(d.table.size_[g, q] == 1, d.span(d.table.size_[g, q]) < _known(d, e, g) + d.config.block_size),
         ),
         lambda g, q: [[passed[g], d.table.size_[g, q]], [d.members.has_[g, q]]],
     )

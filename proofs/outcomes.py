@@ -98,8 +98,8 @@ def _fork(d: Any, e: Any, x: Any, child: int) -> list[Clause]:
 
 
 def _trimmed(d: Any, e: Any, g: int, child: int) -> bool:
-    """One sequence with lookahead slots gives back those of blocks that it has not written, before it is forked."""
-    if e.members.n[g] > 1 or not d.config.num_lookahead_slots:
+    """The only sequence of a group gives back the blocks that it has not written, before it is forked."""
+    if e.members.n[g] > 1:
         return True
     size = d.table.size_[g, child]
     return bool(size == 1 or d.span(size) < d.clock - d.born[g] - 1 + d.config.block_size)
@@ -195,6 +195,7 @@ def _last(e: Any) -> int:
 
 STEPS: dict[str, Callable[..., list[Clause]]] = {
     "admit_next": lambda d, e, x, r: decisions.admission(d, e, e.waiting.ids[0], r, e.delay),
+    "to_front": lambda d, e, x, r: decisions.in_front(d, e, x[0]),
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
     "make_room": lambda d, e, x, r: serving.victim(d, e, x[0], x[1], _last(e), r, e.state.deny.get(x[0], 0) > 0),

@@ -232,6 +232,7 @@ def _swap_in_post(d: Any, e: Any, g: Any) -> Clauses:
         ),
         decisions.joins(d, e, g, d.running),
         ("plan_reports_tables: the plan names it", d.plan.back[g]),
+        *decisions.returned(d, e, g, d.members.some(g)),
         ("helper: one less is swapped", both(d.swapped.n == e.swapped.n - 1, d.running.n == e.running.n + 1)),
     ]
 

@@ -7,11 +7,12 @@ from kvproof.core import schedule
 from kvproof.spec.phases import Calls
 from kvproof.store.draft import Draft
 
-LOOPS = ("repeat", "each", "each_pair", "each_running")
+LOOPS = ("repeat", "each", "each_pair", "each_running", "each_due")
 PARTS: dict[str, tuple[str, ...]] = {
     "schedule_prefills": ("go_on_with_prefills", "admit_waiting"),
     "step_of_prefills": ("schedule_prefills", "displace", "displace_v0", "admit_waiting"),
     "decode": ("schedule_running", "schedule_swapped"),
+    "schedule_running": (),
     "schedule_either": ("step_of_prefills", "decode"),
     "schedule_mixed": ("decode", "displace", "schedule_running", "go_on_with_prefills", "schedule_swapped", "admit_waiting"),
     "schedule": ("schedule_either", "schedule_mixed"),
@@ -22,7 +23,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 def facts(d: Draft) -> Any:
     """What the specification of the phases reads of a draft."""
     plan = SimpleNamespace(victims=d.plan.evictions(), left=sum(mode == "swap" for _, mode in d.plan.victims))
-    own = {name: getattr(d, name) for name in ("spent", "charged", "prefilled", "issued", "epoch", "config")}
+    own = {name: getattr(d, name) for name in ("spent", "charged", "prefilled", "issued", "epoch", "config", "testing")}
     return SimpleNamespace(plan=plan, **own)
 
 

@@ -279,6 +279,16 @@ RULES["to_front"] = Rule(
         *in_prefill_phase(d),
         ("helper: nothing else has changed", both(d.waiting.n == e.waiting.n, d.ticket >= e.ticket)),
         *others_same(d, e, -1, ("status",)),
+        (
+            "one_queue: V0 puts whom it recomputes before all that ever came, the last of them first",
+            forall(
+                1,
+                lambda g: choose(
+                    both(done[g], d.status[g] == W), both(d.key[g] <= -e.ticket, d.key[g] > -d.ticket), d.key[g] == e.key[g]
+                ),
+                lambda g: [[d.key[g]], [done[g]]],
+            ),
+        ),
     ],
 )
 CONTRACTS["schedule_mixed"] = Contract(

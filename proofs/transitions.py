@@ -25,7 +25,7 @@ from kvproof.proofs.sym import ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec import decisions, effects, ownership
 from kvproof.spec.invariants import calendars
 from kvproof.spec.logic import both, choose, either, implies, negate
-from kvproof.spec.ownership import R, ahead, decodes, tokens_of, unfinished
+from kvproof.spec.ownership import R, decodes, tokens_of, unfinished
 
 
 # --- the pass --------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ RULES["advance"] = Rule(
                     both(
                         d.alarm[g] >= d.clock,
                         d.expires[g] >= d.clock,
-                        d.expires[g] <= d.born[g] + d.limit[g] - choose(done[g], 0, ahead(d, g)),
+                        d.expires[g] <= d.born[g] + d.limit[g],
                         either(both(d.alarm[g] == e.alarm[g], d.expires[g] == e.expires[g]), done[g]),
                     ),
                 ),
@@ -217,7 +217,7 @@ RULES["advance"] = Rule(
                 2,
                 lambda g, q: implies(
                     both(decodes(d, g), d.members.has_[g, q]),
-                    d.alarm[g] <= d.born[g] + d.span(d.table.size_[g, q]) + 1 - choose(done[g], 0, ahead(d, g)),
+                    d.alarm[g] <= d.born[g] + d.span(d.table.size_[g, q]) + 1,
                 ),
                 lambda g, q: [[d.members.has_[g, q]], [d.table.size_[g, q]]],
             ),

@@ -35,8 +35,9 @@ HOMES: dict[str, Any] = {
     **dict.fromkeys(("displace", "displace_v0", "displace_next"), displacing),
     "swap_in_next": swapping,
     "trim": groups,
+    "to_front": schedule,
 }
-STEP = (*EARLY, "swap_in_next", "preempt", "make_room", "make_more", "serve", "look_ahead")
+STEP = (*EARLY, "swap_in_next", "to_front", "preempt", "make_room", "make_more", "serve", "look_ahead")
 """Steps of a pass that are tried on their own."""
 
 
@@ -116,7 +117,7 @@ def steps(state: State, r: random.Random) -> list[Action]:
     out += [("compute_next",)] if state.prefilling[1] else []
     plain = ("step_of_prefills", "schedule_either", "schedule_prefills")
     kinds = ("schedule_mixed",) if state.config.enable_chunked_prefill else plain
-    out += [("phase", name) for name in (*kinds, "decode", "schedule")]
+    out += [("phase", name) for name in (*kinds, "decode", "schedule_running", "schedule")]
     if state.config.priority and state.running[1]:
         line = (*state.waiting[1][:1], *state.swapped[1][:1])
         for g in line if not state.config.vllm_v0 else ():
@@ -130,6 +131,7 @@ def steps(state: State, r: random.Random) -> list[Action]:
     out += [("trim", g) for g in state.running[1][-2:]]
     out += [("look_ahead", g) for g in state.running[1][-2:] if g in state.prefilling[1] or state.alarm[g] > state.clock]
     if state.config.vllm_v0:
+        out += [("to_front", g) for g in (*state.waiting[1][:2], *state.running[1][:1])]
         budget = state.config.max_num_batched_tokens
         spent = (-1, 0, *(max(0, budget - left) for left in (0, 1, 2, 3)))
         out += [("serve", g, n) for g in (*state.prefilling[1], *decoding[-1:]) for n in dict.fromkeys(spent)]

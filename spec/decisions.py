@@ -211,6 +211,29 @@ def given_back(e: Any, g: Any, back: Any) -> Any:
     return choose(both(back, negate(in_prefill(e, g))), 1, e.ungiven[g])
 
 
+def in_front(d: Any, e: Any, g: Any) -> list[Clause]:
+    """V0 puts g, which it has recomputed, before all that ever came."""
+    waits = e.status[g] == W
+    return [
+        ("one_queue: before all that ever came", d.key[g] == choose(waits, -e.ticket, e.key[g])),
+        ("one_queue: whoever comes next is before it", d.ticket == e.ticket + choose(waits, 1, 0)),
+    ]
+
+
+def returned(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
+    """The table of sequence q of g, which has come back from the host: slots for its next token, and in V0 lookahead slots."""
+    c, size, old = e.config, d.table.size_[g, q], e.table.size_[g, q]
+    decoding = e.computed[g] == e.length[g]
+    needed = old + choose(both(decoding, e.length[g] > e.span(old)), 1, 0)
+    wish = both(decoding, c.vllm_v0, e.members.n[g] == 1)
+    slots = e.length[g] + choose(wish, c.num_lookahead_slots, 0)
+    return [
+        ("table_length: with its next slots", size >= needed),
+        ("table_length: V0 reserves lookahead slots", implies(wish, either(d.span(size) >= slots, d.gpu.n == 0))),
+        ("table_length: and nobody else does", either(size == needed, both(wish, d.span(size - 1) < slots))),
+    ]
+
+
 def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
     """g, head of swapped, is ended, brought back, or has to wait."""
     never = comes_with(e, g) > e.config.num_gpu_blocks
@@ -229,6 +252,7 @@ def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
         ("budget_exact: its seats are taken in this pass", d.charged == e.charged + choose(back, e.seats[g], 0)),
         ("table_length: its table is given its last token", d.ungiven[g] == given_back(e, g, back)),
         (joins(d, e, g, d.running)[0], implies(back, joins(d, e, g, d.running)[1])),
+        *((label, implies(back, clause)) for label, clause in returned(d, e, g, e.members.some(g))),
     ]
 
 

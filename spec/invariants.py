@@ -8,7 +8,7 @@ from typing import Any
 
 from kvproof.core.status import Status
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
-from kvproof.spec.ownership import Clause, Exempt, R, S, W, ahead, blocks, decodes, nobody, placement, tokens_of, unfinished
+from kvproof.spec.ownership import Clause, Exempt, R, S, W, blocks, decodes, nobody, placement, tokens_of, unfinished
 
 
 # --- queues, calendars, counts ---------------------------------------------------------------------------------------------
@@ -104,10 +104,10 @@ def not_expired(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> 
     """
 
     def clause(g: Any) -> Truth:
-        late = 0 if clock_passed else 1 - ahead(d, g)
+        late = 0 if clock_passed else 1
         return implies(
             both(negate(exempt(g)), decodes(d, g)),
-            lambda: both(d.expires[g] >= d.clock + late, d.expires[g] <= d.born[g] + d.limit[g] - ahead(d, g)),
+            lambda: both(d.expires[g] >= d.clock + late, d.expires[g] <= d.born[g] + d.limit[g]),
         )
 
     return d.forall("group", clause, lambda g: [[d.status[g]]])

@@ -25,11 +25,6 @@ def decodes(d: Any, g: Any) -> Truth:
     return both(d.status[g] == R, negate(d.prefilling.has_[g]))
 
 
-def ahead(d: Any, g: Any) -> Any:
-    """1 if the commit gives g a token without moving the clock (its prefill has ended in a step of prefills), else 0."""
-    return choose(both(d.sampling.has_[g], negate(d.config.enable_chunked_prefill)), 1, 0)
-
-
 def tokens_of(d: Any, g: Any) -> Any:
     """Tokens (prompt + generated) of an unfinished group."""
     return choose(decodes(d, g), d.clock - d.born[g], d.length[g])
@@ -270,7 +265,7 @@ def due_in_time(d: Any, exempt: Exempt = nobody) -> Truth:
         slots = d.span(d.table.size_[g, q])
         return implies(
             both(negate(exempt(g)), decodes(d, g), d.members.has_[g, q]),
-            d.alarm[g] <= d.born[g] + slots + 1 - ahead(d, g) + choose(d.idle.has_[g], 1, 0),
+            d.alarm[g] <= d.born[g] + slots + 1 + choose(d.idle.has_[g], 1, 0),
         )
 
     return d.forall("sequence", clause, lambda g, q: [[d.table.size_[g, q]], [d.members.has_[g, q]]])

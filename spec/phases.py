@@ -58,6 +58,12 @@ def decode(d: Any, e: Any, calls: Calls) -> list[Clause]:
     ]
 
 
+def schedule_running(d: Any, e: Any, calls: Calls) -> list[Clause]:
+    """V0 serves all that run. kvproof serves whose alarm rings, and in tests of an engine asks everybody."""
+    mine = choose(e.testing, names(calls) == ["serve_asked"], names(calls) == ["serve"])
+    return [("table_length: who is looked at", choose(e.config.vllm_v0, names(calls) == ["serve_all"], mine))]
+
+
 def schedule_either(d: Any, e: Any, calls: Calls) -> list[Clause]:
     """A step of prefills, or one of decodes; if that computes nothing, unfinished prefills go on."""
     m, n = before(calls, "decode", d), before(calls, "go_on", d)

@@ -124,10 +124,10 @@ def prompt_v0(d: Any, e: Any, g: Any) -> list[Clause]:
 
 
 def wished(e: Any, g: Any) -> tuple[Truth, Any]:
-    """Does g get lookahead slots, and how many slots in all does it wish for? In kvproof none that no token will need."""
+    """Does g get lookahead slots, and how many slots in all does it wish for? kvproof's do not pass max_model_len."""
     single = both(negate(e.prefilling.has_[g]), negate(e.sampling.has_[g]), e.members.n[g] == 1)
     slots = e.clock - e.born[g] + e.config.num_lookahead_slots
-    return single, choose(e.config.vllm_v0, slots, least(slots, e.limit[g] - 1))
+    return single, choose(e.config.vllm_v0, slots, least(slots, e.config.max_model_len))
 
 
 def ahead(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:

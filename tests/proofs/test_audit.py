@@ -92,7 +92,7 @@ ONLY_RARE = [
     ("groups.fork", "d.seqs < d.config.max_num_seqs: to !="),
     (
         "groups.trim_next",
-        "d.table.size(g, q) == 1 or d.capacity(g) - d.config.block_size < d.clock - d.born[g] - 1: without "
+        "d.table.size(g, q) == 1 or d.capacity(g) - d.config.block_size < d.alarm[g] - d.born[g] - 1: without "
         "d.table.size(g, q) == 1",
     ),
     ("groups.deny_append", "drop d.refuse_appends(g, count)"),

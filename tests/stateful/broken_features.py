@@ -91,7 +91,7 @@ def cut_one_token_late(d, g, rest):
     if tokens == rest:
         d.prefilling.remove(g)
         d.born[g] = d.clock - d.length[g]
-        groups.set_alarms(d, g, 0 if d.config.enable_chunked_prefill else 1)
+        groups.set_alarms(d, g)
         d.sampling.add(g)
 
 

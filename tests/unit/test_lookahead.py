@@ -43,6 +43,10 @@ def events(r: Random, known: list[int]) -> list[tuple]:
         out.append(("add_request", r.randint(1, 7), r.randint(2, 9), {"n": seats, "priority": r.choice((0, 0, 1, -1))}))
     if known and r.random() < 0.1:
         out.append(("abort", r.choice(known), {}))
+    if known and r.random() < 0.2:
+        out.append(("fork", r.choice(known), {}))
+    if known and r.random() < 0.1:
+        out.append(("finish", r.choice(known), r.choice((0, 1)), {}))
     if known and r.random() < 0.15:
         out.append(("preempt", r.choice(known), r.choice((None, "swap", "recompute")), {}))
     return out
@@ -73,8 +77,9 @@ def test_a_pass_decides_as_it_would_without_lookahead_slots(seed):
         plans = [scheduler.schedule() for scheduler in (plain, ahead)]
         assert decided(plain, plans[0]) == decided(ahead, plans[1])
         reserved += plain.state.gpu_free - ahead.state.gpu_free
+        got = None if r.random() < 0.6 else [(g,) for g in plain.state.status.to_dict() if r.random() < 0.7]
         for scheduler in (plain, ahead):
-            scheduler.commit()
+            scheduler.commit(got)
     assert reserved > 0
 
 

@@ -215,8 +215,20 @@ def test_history_goes_back_with_a_restore():
 def test_a_count_that_is_none_is_refused(k):
     with pytest.raises(Rejected, match="k must be an integer >= 0"):
         pressed().history(k)
-    with pytest.raises(ConfigError, match="keep_history: must be an integer >= 0, got"):
+    with pytest.raises(ConfigError, match="keep_history: must be an integer from 0 to 1000000000, got"):
         Scheduler(CONFIG, keep_history=k)
+
+
+def test_options_have_the_values_that_are_named():
+    with pytest.raises(ConfigError, match="keep_history: must be an integer from 0 to 1000000000, got"):
+        Scheduler(CONFIG, keep_history=2**70)
+    with pytest.raises(ConfigError, match="check: must be True or False, got 'no'"):
+        Scheduler(CONFIG, check="no")
+    s = pressed()
+    before = s.state
+    with pytest.raises(Rejected, match="same_token must be True or False"):
+        s.fork(0, 0, same_token="no")
+    assert s.state is before
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
