@@ -87,10 +87,11 @@ def calendars(d: Any, exempt: Exempt = nobody) -> Truth:
 
 
 def not_missed(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> Truth:
-    """No alarm has been missed. After a decode pass nobody is due; who is idle is looked at in the next."""
-    late = 0 if clock_passed else choose(both(d.issued, negate(d.prefilled)), 1, 0)
+    """No alarm has been missed. After a decode pass nobody is due, nor is who has been prefilled; who is idle is looked at in
+    the next."""
 
     def clause(g: Any) -> Truth:
+        late = 0 if clock_passed else choose(either(both(d.issued, negate(d.prefilled)), d.sampling.has_[g]), 1, 0)
         again = implies(d.idle.has_[g], d.alarm[g] <= d.clock + (0 if clock_passed else 1))
         return implies(both(negate(exempt(g)), decodes(d, g)), lambda: both(d.alarm[g] >= d.clock + late, again))
 
