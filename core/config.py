@@ -68,6 +68,9 @@ def _artificial(instance: object, attribute: "attrs.Attribute[Any]", value: obje
 class Config:
     """Sizes in blocks or tokens. `vllm_v0` selects the predicates that reproduce vLLM's V0 scheduler.
 
+    `watermark_blocks`: kept free by admission and swap-in while anything runs. `max_num_seqs`: sequences that run at once.
+    `max_num_batched_tokens`: tokens of a step. `max_model_len`: of a prompt, and of prompt + generated. `num_lookahead_slots`:
+    slots beyond the next token that a decoding group of one sequence gets while blocks are free.
     `priority`: the queues are in order of (priority, arrival), and a head of the line displaces those that rank below it.
     `delay_factor`: admission waits until the first arrival has waited this many times the duration of the last prefill step.
 

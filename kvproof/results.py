@@ -19,7 +19,8 @@ class Result:
     tokens: int = 1
     """It got so many: one, or more thanks to lookahead slots. Siblings advance together, by what the least of them got."""
     ended: str | None = None
-    """Why the engine ends it ("stop token", say), for the outcome of its request; None: it goes on."""
+    """Why the engine ends it ("stop token", say), for the outcome of its request; None: it goes on. The token counts all the
+    same, for its siblings too: they advance together."""
     forks: int = 0
     """So many children it is to have."""
     same_token: bool = False
