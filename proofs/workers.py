@@ -51,7 +51,8 @@ def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) ->
                 task = todo.pop()
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(theirs, fn, task), daemon=True)
-                process.start()
+                with _undisturbed():  # half a task would be a traceback of the process
+                    process.start()
                 theirs.close()
                 live[ours] = (process, task)
             for ready in wait(list(live)):
@@ -60,6 +61,8 @@ def each(fn: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) ->
     finally:
         for process, _ in live.values():
             process.terminate()
+        for process, _ in live.values():
+            process.join()
 
 
 def _answer(ready: Any, process: Any, task: tuple[Any, ...]) -> Any:
