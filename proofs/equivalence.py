@@ -27,6 +27,14 @@ ARGUMENTS: Arguments = {
     ("schedule.accept", "room > d.limit[g] - tokens - 1: to >="): EQUAL,
     ("schedule.accept", "room > d.limit[g] - tokens - 1: - 1"): EQUAL,
     ("schedule.accept", "if room > d.limit[g] - tokens - 1:: 1 -> 2"): EQUAL,
+    **{
+        ("swapping.swap_in", change): NO_SLOTS
+        for change in (
+            "d.config.vllm_v0 and d.config.num_lookahead_slots > 0: without d.config.num_lookahead_slots > 0",
+            "d.config.num_lookahead_slots > 0: to >=",
+            "if d.config.vllm_v0 and d.config.num_lookahead_slots > 0:: 0 -> -1",
+        )
+    },
     ("running.serve_v0", "d.config.num_lookahead_slots > 0: to >="): NO_SLOTS,
     ("running.serve_v0", "if d.config.num_lookahead_slots > 0:: 0 -> -1"): NO_SLOTS,
     (

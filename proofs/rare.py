@@ -19,6 +19,7 @@ PASS: list[Action] = [("schedule",), ("commit", None, (), ())]
 RANKED = BATCH | {"max_num_batched_tokens": 12, "max_num_seqs": 4, "num_gpu_blocks": 12, "num_cpu_blocks": 12, "priority": True}
 SHORT = RANKED | {"max_num_batched_tokens": 5, "max_model_len": 5, "vllm_v0": True, "num_gpu_blocks": 8}
 MANY = BATCH | {"max_num_batched_tokens": 2, "vllm_v0": True, "enable_chunked_prefill": True, "num_gpu_blocks": 30}
+PIECES = MANY | {"vllm_v0": False, "num_cpu_blocks": 30, "max_num_seqs": 3, "max_num_batched_tokens": 4}
 AHEAD = BATCH | {"num_lookahead_slots": 4, "max_num_batched_tokens": 40, "num_gpu_blocks": 20, "num_cpu_blocks": 20}
 RARE: list[tuple[dict[str, Any], list[Action]]] = [
     (  # a prefill is cut, then the only one that decodes, and ranks after it, finds no block
@@ -76,6 +77,8 @@ RARE: list[tuple[dict[str, Any], list[Action]]] = [
     *(  # slots that nobody has written, of blocks of one and of two
         (AHEAD | {"block_size": size}, [*[("add", 2, 20, 1, 1, 0)] * 2, *PASS * passes]) for size in (1, 2) for passes in (2, 3)
     ),
+    (AHEAD | {"vllm_v0": True}, [("add", 2, 20, 1, 1, 0), *PASS * 2]),  # V0 reserves one more with each token
+    (AHEAD | {"block_size": 2}, [("add", 3, 20, 2, 1, 0), *PASS, ("fork", 0, 0, 0), ("finish_sequence", 0, 1)]),  # a sibling left
     (AHEAD | {"enable_chunked_prefill": True}, [("add", 2, 20, 1, 1, 0)]),  # a prefill reserves none
     (AHEAD, [("add", 2, 20, 1, 1, 0), *PASS * 2, ("schedule",)]),  # a step is in flight, and seats are left
     (AHEAD, [("add", 1, 20, 1, 1, 0), *[("schedule",), ("commit", (), (), ())] * 2]),  # the same of one that has no result yet
@@ -101,6 +104,18 @@ RARE: list[tuple[dict[str, Any], list[Action]]] = [
         )
         for blocks in (5, 6, 30)
         for n, seats in ((7, 1), (8, 2), (9, 2))
+    ),
+    *(  # prompts in pieces: one is on the host, decoding or in its prefill, while another computes as much as the budget takes
+        (
+            PIECES,
+            [
+                *[("add", 2, 20, 1, 1, 0), *PASS, ("add", n, 30, 1, 1, 0), *PASS, ("add", 12, 30, 1, 1, 0)],
+                *[*PASS * passes, ("preempt", g, "swap")],
+            ],
+        )
+        for n in (7, 12)
+        for passes in (0, 1, 2, 3)
+        for g in (0, 1)
     ),
     (  # V0 leaves one idle, and the step is in flight
         MANY,

@@ -248,9 +248,10 @@ RULES["accept"] = Rule(
             forall(
                 1,
                 lambda g: either(
-                    both(d.born[g] == e.born[g], d.ungiven[g] == e.ungiven[g]), both(done[g], _given(e, g, more, results))
+                    both(d.born[g] == e.born[g], d.ungiven[g] == e.ungiven[g], d.alarm[g] == e.alarm[g]),
+                    both(done[g], _given(e, g, more, results)),
                 ),
-                lambda g: [[d.born[g]], [d.ungiven[g]]],
+                lambda g: [[d.born[g]], [d.ungiven[g]], [d.alarm[g]]],
             ),
         ),
         (
@@ -305,6 +306,7 @@ def case_commit() -> None:
                 forall(1, lambda g: implies(decodes(d, g), d.clock - d.born[g] < d.limit[g]), lambda g: [[d.status[g]]]),
             ),
             effects.capped(d, e),
+            effects.known_slots(d, e, results.has),
             ("group_together: one device", ownership.group_together(d)),
         ],
         when,

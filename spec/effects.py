@@ -218,6 +218,17 @@ def granted(e: Any, g: Any, q: Any, more: Any) -> Any:
     return choose(room > 0, room, 0)
 
 
+def known_slots(d: Any, e: Any, got: Any) -> Clause:
+    """kvproof, with lookahead: who decoded and has no result (`got(g)`) keeps the slots that its alarm knows of, as it would
+    without lookahead."""
+
+    def clause(g: Any) -> Truth:
+        held = both(decodes(e, g), decodes(d, g), negate(e.idle.has_[g]), negate(e.prefilled), negate(got(g)))
+        return implies(both(wishes(e), held), d.alarm[g] - d.born[g] == e.alarm[g] - e.born[g])
+
+    return ("table_length: a lost result costs no slot", d.forall("group", clause, lambda g: [[d.alarm[g]], [d.status[g]]]))
+
+
 def nobody_due(d: Any) -> Clause:
     """After the running phase everybody who decodes has its slots."""
 

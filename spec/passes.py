@@ -10,6 +10,7 @@ from kvproof.spec.decisions import exceeds, in_prefill, takes
 from kvproof.spec.effects import (
     granted,
     hazards,
+    known_slots,
     legal_moves,
     nobody_due,
     tokens_kept,
@@ -201,4 +202,7 @@ def of_commit(d: Any, e: Any, got: Any, more: Any) -> list[Clause]:
             lambda: both(d.status[g] == e.status[g], tokens_of(d, g) == tokens + one + besides, d.ungiven[g] == last),
         )
 
-    return [("recompute_keeps_output: results are counted once", d.forall("group", clause, lambda g: [[d.status[g]]]))]
+    return [
+        ("recompute_keeps_output: results are counted once", d.forall("group", clause, lambda g: [[d.status[g]]])),
+        known_slots(d, e, lambda g: got[g]),
+    ]
