@@ -156,7 +156,8 @@ PHASES = [
 
 @pytest.mark.parametrize(("function", "change"), PHASES)
 def test_a_phase_that_is_left_out_is_noticed(function, change):
-    name = f"phases_of_{function.partition('.')[2]}"
-    assert all(audit.decide(log, goal, audit.LEAST) == "proved" for _, log, goal in audit.goals(name))
+    """Not proved in the solver steps in which those of the real core are: nearly always with a model, which is luck."""
+    name, limit = f"phases_of_{function.partition('.')[2]}", audit.TIMES * audit.LEAST
+    assert all(audit.decide(log, goal, limit) == "proved" for _, log, goal in audit.goals(name))
     with mutate.switched(mutate.find(function, change)):
-        assert any(audit.decide(log, goal, audit.LEAST) == "failed" for _, log, goal in audit.goals(name))
+        assert any(audit.decide(log, goal, limit) != "proved" for _, log, goal in audit.goals(name))
