@@ -142,6 +142,7 @@ def test_every_clause_of_a_pass_is_broken_by_one_made_for_it():
 
 # (edit of the state after the commit, groups with results): commits of the decode step in flight that are wrong
 COUNTED = "recompute_keeps_output: results are counted once"
+KEPT = "table_length: a lost result costs no slot"
 COMMITS = {
     "nobody advances": (lambda c: setattr(c, "clock", c.clock - 1), None),
     "one advances twice": (lambda c: c.born.update({0: c.born[0] - 1}), None),
@@ -164,7 +165,7 @@ def test_the_first_token_counts_only_with_its_result():
     d.born[1] -= 1  # what `advance` does
     after = d.close()
     assert commit_violations(before, after, (1,)) == [] and commit_violations(before, after, None) == [COUNTED]
-    assert [name for name, _ in of_commit(View(after), View(before), Has(()), Default({}, 0))] == [COUNTED]
+    assert [name for name, _ in of_commit(View(after), View(before), Has(()), Default({}, 0))] == [COUNTED, KEPT]
 
 
 ANNOUNCED = "plan_reports_tables: announced = owned"
