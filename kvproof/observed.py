@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 TEST_VARIABLE = "KVPROOF_TEST_ENABLE_ARTIFICIAL_PREEMPT"
 """Environment variable; "1": every scheduler whose configuration does not say how tests its engine by artificial preemption."""
 
-
 HISTORY_MAX = 10**9
+"""Passes that `keep_history` may ask for."""
 
 
 class Observed:
