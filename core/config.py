@@ -72,6 +72,7 @@ class Config:
     `max_num_batched_tokens`: tokens of a step. `max_model_len`: of a prompt, and of prompt + generated. `num_lookahead_slots`:
     slots beyond the next token that a decoding group of one sequence gets while blocks are free.
     `priority`: the queues are in order of (priority, arrival), and a head of the line displaces those that rank below it.
+    `choose_victims`: the policy names who is preempted for whom blocks lack, among those that rank below (V0: not).
     `delay_factor`: admission waits until the first arrival has waited this many times the duration of the last prefill step.
 
     Raises `ConfigError` for a value out of range or a combination that cannot work.
@@ -88,6 +89,7 @@ class Config:
     num_lookahead_slots: int = _size(0, 0)
     delay_factor: float = attrs.field(default=0.0, validator=_factor)
     priority: bool = attrs.field(default=False, validator=_flag)
+    choose_victims: bool = attrs.field(default=False, validator=_flag)
     artificial_preemption: ArtificialPreemption | None = attrs.field(default=None, validator=_artificial)
     vllm_v0: bool = attrs.field(default=False, validator=_flag)
 
@@ -96,6 +98,8 @@ class Config:
             raise ConfigError(
                 f"max_num_seqs: must be <= max_num_batched_tokens ({self.max_num_batched_tokens}), got {self.max_num_seqs}"
             )
+        if self.choose_victims and self.vllm_v0:
+            raise ConfigError("choose_victims: must be false in profile vllm_v0, which evicts the tail of its queue")
         if self.watermark_blocks >= self.num_gpu_blocks:
             raise ConfigError(f"watermark_blocks: must be < num_gpu_blocks ({self.num_gpu_blocks}), got {self.watermark_blocks}")
         if self.vllm_v0 and not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:

@@ -14,7 +14,7 @@ def displace_next(d: Draft, g: int, blocks: int) -> bool:
     victim = d.running.last()
     if d.rank(victim) < d.rank(g):
         return False
-    evict(d, victim, d.policy.swaps(victim, d.members.count(victim)))
+    evict(d, victim, d.swaps(victim))
     return True
 
 

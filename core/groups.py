@@ -145,6 +145,14 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
     return child
 
 
+def rerank(d: Draft, g: int, priority: int) -> None:
+    """g ranks by (`priority`, arrival) from now on. Legal at any time; kvproof's queues follow at once."""
+    require(unfinished(d, g), "the request has ended or is unknown")
+    d.priority[g] = priority
+    if not d.config.vllm_v0:
+        d.rekey(g, d.rank(g))
+
+
 def finish_sequence(d: Draft, g: int, q: int) -> None:
     """Sequence q of a running group has ended; the group goes with its last one. Not while several are being recomputed."""
     require(d.status[g] == Status.RUNNING, "the group is not running")

@@ -58,7 +58,7 @@ def uncharge(d: Draft, g: int) -> None:
 
 def preempt(d: Draft, g: int) -> None:
     """Take what g holds out of the budget, and evict it in the mode that the policy wishes."""
-    wish = d.policy.swaps(g, d.members.count(g))
+    wish = d.swaps(g)
     uncharge(d, g)
     evict(d, g, wish)
 
@@ -66,7 +66,7 @@ def preempt(d: Draft, g: int) -> None:
 def force(d: Draft, g: int, mode: int) -> None:
     """An event: g, if it runs, is preempted before the pass. mode: 0 as the policy wishes, 1 recompute, 2 swap."""
     if d.status[g] == Status.RUNNING:
-        wish = d.policy.swaps(g, d.members.count(g)) if mode == 0 else mode == 2
+        wish = d.swaps(g) if mode == 0 else mode == 2
         evict(d, g, wish)
 
 
@@ -76,14 +76,20 @@ def can_append(d: Draft, g: int, blocks: int) -> bool:
     return not (d.testing and d.denies(g)) and blocks <= d.gpu.n
 
 
+def next_victim(d: Draft, g: int, blocks: int) -> int:
+    """Who goes next for g, which is not the tail of the running queue: the tail, or whom the policy names, if it ranks below."""
+    if d.config.choose_victims:
+        named = d.named(g, blocks)
+        if d.running.has(named) and d.key[g] < d.key[named]:
+            return named
+    return d.running.last()
+
+
 def make_room(d: Draft, g: int, blocks: int) -> bool:
-    """One step of the preemption loop for g, while it cannot append: the victim is the tail of the queue, never g itself."""
-    if d.granted:
+    """One step of the preemption loop for g, while it cannot append: who goes ranks below g, and is never g itself."""
+    if d.granted or d.running.last() == g:
         return False
-    victim = d.running.last()
-    if victim == g:
-        return False
-    preempt(d, victim)
+    preempt(d, next_victim(d, g, blocks))
     d.granted = can_append(d, g, blocks)
     return True
 

@@ -48,6 +48,7 @@ FEATURES: dict[str, Any] = {
     "num_lookahead_slots": st.sampled_from((0, 0, 0, 1, 3, 5)),
     "delay_factor": st.sampled_from((0, 0, 0, 0, 2, 0.5, 5)),
     "priority": st.sampled_from((False, False, True)),
+    "choose_victims": st.sampled_from((False, False, True)),
 }
 RANKED = ROOMY | {
     "priority": st.just(True),
@@ -76,6 +77,7 @@ def setups(draw: Any) -> Setup:
     vllm_v0 = draw(st.booleans())
     if vllm_v0 and not fields["enable_chunked_prefill"]:
         fields["max_num_batched_tokens"] = max(fields["max_num_batched_tokens"], fields["max_model_len"])
+    fields["choose_victims"] &= not vllm_v0
     fields["max_num_seqs"] = min(fields["max_num_seqs"], fields["max_num_batched_tokens"])
     fields["watermark_blocks"] = min(fields["watermark_blocks"], fields["num_gpu_blocks"] - 1)
     test = draw(st.sampled_from((None,) * 7 + (True,))) and draw(artificial())

@@ -109,6 +109,17 @@ class Engine:
         self.scheduler.deny_append(g, count)
         self.memory.groups[g].deny += count
 
+    def _rerank(self, g: int, priority: int) -> None:
+        group, v0 = self.memory.groups[g], self.config.vllm_v0
+        before = [*self.state.waiting[1], *self.state.swapped[1], *self.state.running[1]]
+        self.scheduler.rerank(g, priority)
+        group.priority = priority
+        self.events["reranked in flight"] += self.state.issued
+        after = [*self.state.waiting[1], *self.state.swapped[1], *self.state.running[1]]
+        self.events["overtaken by a rank"] += before != after
+        line = [list(queue[1]) for queue in (self.state.waiting, self.state.swapped, self.state.running)]
+        equal("queues after a rank", line, line if v0 else [sorted(queue, key=self.memory.rank) for queue in line])
+
     # A step.
 
     def _schedule(self, gap: float = 1) -> None:

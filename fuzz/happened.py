@@ -39,6 +39,9 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "slots given back by a pass": ("kvproof",),
     "preempted by a denial": ("kvproof",),  # V0 asks for blocks that it does not need: it cannot be told
     "idle": ("vllm_v0",),
+    "preempted, though not the last": ("kvproof",),
+    "overtaken by a rank": ("kvproof",),
+    "reranked in flight": BOTH,
 }
 """Event -> the profiles in which it must happen in a run of a minute."""
 ANYWHERE = tuple(f"refused: {kind}" for kind in CALLS)
@@ -62,6 +65,8 @@ def of_pass(p: Pass) -> Counter[str]:
     out["siblings recomputed"] = sum(r.start == 0 for r in plan.recomputes)
     out["siblings cut"] = sum(r.start > 0 for r in plan.recomputes)
     if p.chosen:
+        stay = {*p.before.running[1]}.intersection(p.after.running[1])
+        out["preempted, though not the last"] = sum(any(p.m.rank(g) < p.m.rank(h) for h in stay) for g in p.chosen)
         out[f"preempted {cause(p)}"] += len(p.chosen)
     out["denied"] = sum(n - p.after.deny.get(g, 0) for g, n in p.before.deny.to_dict().items() if g not in dict(plan.ended))
     out["denied at random"] = p.after.denied - p.before.denied

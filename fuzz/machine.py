@@ -16,7 +16,7 @@ from kvproof.fuzz.world import World
 KEPT_MAX = 3
 RULES = (
     *("scene", "add", "beam", "urgent", "part way", "steps", "schedule", "commit", "commit some results", "commit accepted"),
-    *("engine stops", "abort", "fork", "finish", "preempt", "again", "deny", "refused", "keep", "back", "drain"),
+    *("engine stops", "abort", "fork", "finish", "preempt", "again", "deny", "rerank", "refused", "keep", "back", "drain"),
 )
 """What `Machine.fired` counts: each of them must happen."""
 
@@ -201,6 +201,15 @@ class Machine(Hands):
         """Somebody, rather the first that runs, is to be told that there is no room; and, between two steps, is asked."""
         some = self.running() or sorted(self.world.memory.groups)
         self.do("deny", pick(some, choice // 2) if choice % 2 else some[0], count)
+        for _ in range(steps if self.between else 0):
+            self.step()
+
+    @precondition(lambda self: self.world.memory.groups)
+    @rule(some=st.lists(st.tuples(choices, st.integers(-2, 2)), min_size=1, max_size=3), steps=st.integers(0, 3))
+    def rerank(self, some: list[tuple[int, int]], steps: int) -> None:
+        """Some get another rank, whether or not a step is in flight; and, between two steps, they go on."""
+        for choice, priority in some:
+            self.do("rerank", pick(sorted(self.world.memory.groups), choice), priority)
         for _ in range(steps if self.between else 0):
             self.step()
 

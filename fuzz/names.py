@@ -5,7 +5,7 @@ from typing import Any
 
 NOBODY = 10**6
 """A group that was never added, and a sequence that does not live."""
-PLACE = {"abort": 0, "fork": 0, "finish": 0, "preempt": 0, "deny": 0, "refused": 1}
+PLACE = {"abort": 0, "fork": 0, "finish": 0, "preempt": 0, "deny": 0, "rerank": 0, "refused": 1}
 """Operation -> which of its arguments is a group. A `commit` has lists of them."""
 
 Arguments = tuple[Any, ...]

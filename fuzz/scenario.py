@@ -18,12 +18,14 @@ from kvproof.fuzz.shrink import Failure, Log
 from kvproof.replay import Replay
 from kvproof.strictjson import ScenarioError
 
-NAMES = {"vllm_v0": "profile", "priority": "policy"}
-"""Fields of a configuration that have another name in a scenario."""
+NAMES = {"vllm_v0": "profile", "priority": "policy", "choose_victims": ""}
+"""Fields of a configuration that have another name in a scenario, or none."""
 
 
 def scenarios(failure: Failure) -> list[dict[str, Any]]:
     """The same run as scenarios; none if the format has no words for it."""
+    if failure.start.config.choose_victims:
+        return []
     story = tell(straight(failure.log))
     if story is None:
         return []
@@ -54,7 +56,7 @@ def straight(log: Log) -> Log:
 
 
 def tell(log: Log) -> dict[str, Any] | None:
-    """The requests and the events of this log; None if results are missing or a beam has a width."""
+    """The requests and the events of this log; None if results are missing, a beam has a width, or a rank changes."""
     requests: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     step = 0  # the next pass
@@ -65,6 +67,8 @@ def tell(log: Log) -> dict[str, Any] | None:
                 return None
             sizes = {"prompt_tokens": prompt, "output_tokens": output, "n": n, "priority": priority}
             requests.append({"id": str(len(requests)), "arrival_step": step, **sizes})
+        elif name == "rerank":
+            return None
         elif name == "schedule":
             step += 1
         elif name == "commit":

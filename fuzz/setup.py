@@ -6,6 +6,7 @@ import attrs
 
 from kvproof.core.config import ArtificialPreemption, Config
 from kvproof.scheduler import Scheduler, policy_of
+from kvproof.store.candidates import Need
 from kvproof.store.draft import Draft
 from kvproof.store.policies import Policy
 
@@ -20,6 +21,22 @@ class AnyPolicy:
     def swaps(g: int, sequences: int) -> bool:
         """Some bit of the id."""
         return (g * 2654435761 >> 7) & 1 == 1
+
+
+@attrs.frozen
+class Names:
+    """A policy that names victims, now a right one, now one that may not go or does not exist."""
+
+    mode: Policy
+
+    def swaps(self, g: int, sequences: int) -> bool:
+        """As another policy wishes."""
+        return self.mode.swaps(g, sequences)
+
+    def victim(self, need: Need) -> int:
+        """Some bits of who asks and who could go."""
+        some = [need.group, -1, *[c.group for c in need.candidates] * 3]
+        return some[(need.group * 7 + need.free * 3 + need.blocks + len(some)) % len(some)]
 
 
 class Watched(Scheduler):
@@ -42,7 +59,7 @@ class Setup:
     def scheduler(self) -> Watched:
         """A scheduler that knows nothing yet."""
         policy: Any = AnyPolicy if self.mode == "any" else policy_of(self.mode)
-        chosen: Policy = policy
+        chosen: Policy = Names(policy) if self.config.choose_victims else policy
         return Watched(self.config, policy=chosen)
 
     @property

@@ -74,8 +74,8 @@ def policy_of(preemption_mode: str | None) -> type[Policy]:
 class Scheduler(Observed):
     """schedule() -> execute the plan -> commit(results), again and again; add_request and abort in between.
 
-    `keep_history`: of how many passes `history` can tell; `check`: evaluate the specification after every call (docs/embedding.md
-    says what both cost).
+    A policy with a method `victim` names victims: `config.choose_victims` is true then. `keep_history`: of how many passes
+    `history` can tell; `check`: evaluate the specification after every call (docs/embedding.md says what both cost).
     """
 
     SMALL: ClassVar = {**Observed.SMALL, "_forced": {}}
@@ -89,6 +89,8 @@ class Scheduler(Observed):
         keep_history: int = 0,
         check: bool = False,
     ) -> None:
+        if isinstance(config, Config) and callable(getattr(policy, "victim", None)) and not config.vllm_v0:
+            config = attrs.evolve(config, choose_victims=True)
         super().__init__(config, keep_history, check)
         if policy is not None and preemption_mode is not None:
             raise ConfigError("preemption_mode: must be None beside a policy, which chooses the mode")
@@ -310,6 +312,25 @@ class Scheduler(Observed):
         if self._check:
             self._verify("fork")
         return child
+
+    def rerank(self, g: int, priority: int) -> None:
+        """Unfinished request g ranks by (`priority`, arrival) from now on, smaller ones first, whatever it was added with.
+
+        Queues follow at once, passes from the next one on. With `Config.priority` a head of the line displaces who ranks below.
+        Raises Rejected if it has ended.
+        """
+        check_id(g)
+        if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+            raise Rejected(f"priority must be an integer from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+        d = self._open()
+        try:
+            groups.rerank(d, g, priority)
+        except BaseException:
+            self._undo(d)
+            raise
+        self._close(d)
+        if self._check:
+            self._verify("rerank")
 
     def preempt(self, g: int, mode: str | None = None) -> None:
         """The next pass preempts running request g before all else, by "recompute", by "swap", or (None) as the policy wishes."""

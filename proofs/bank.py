@@ -253,6 +253,8 @@ def build(walks: int = WALKS) -> list[Trial]:
         r = random.Random(seed)
         config, mode = some_config(r), r.choice(("swap", "swap", "any", "any", "recompute"))
         config["priority"] |= seed % 4 == 0
+        if config["choose_victims"]:
+            mode = r.choice(("name", "name", mode))
         state, recipe = initial(Config(**config)), list[Action]()
         for _ in range(STEPS):
             frozen, some = freeze(state), actions(state, r)

@@ -149,8 +149,10 @@ def case_victim() -> None:
     e = d.snap()
     last = e.running.last()
     denied = run().notes["denied"] = fresh_bool("denied")  # what the step is told, if it asks
+    named: Any = fresh("named")  # whom the policy names, if it is asked
+    run().notes["named"] = named
     went_on = running.make_room(d, g, blocks)
-    prove(serving.victim(d, e, g, blocks, last, went_on, denied), "make_room")
+    prove(serving.victim(d, e, g, blocks, last, named, went_on, denied), "make_room")
 
 
 def case_service() -> None:
@@ -191,11 +193,11 @@ def case_config() -> None:
     small = [getattr(c, n) <= config.LARGEST for n in ("num_gpu_blocks", "num_cpu_blocks")]
     right = both(parameters(d), *[getattr(c, n) <= config.LARGEST for n in fields])
     few = {n: fields[n] for n in ("num_gpu_blocks", "num_cpu_blocks")}
-    flags = {"vllm_v0": bool(c.vllm_v0), "enable_chunked_prefill": bool(c.enable_chunked_prefill)}
+    flags = {name: bool(getattr(c, name)) for name in ("vllm_v0", "enable_chunked_prefill", "choose_victims")}
     for name in fields:
         for value in odd:
             run().prove(f"total: {name} is a whole number [Config]", not accepts({**fields, **flags, name: value}))
-    for name in ("vllm_v0", "enable_chunked_prefill", "priority"):
+    for name in ("vllm_v0", "enable_chunked_prefill", "priority", "choose_victims"):
         for value in (0, 1, "yes", None):
             run().prove(f"total: {name} is true or false [Config]", not accepts({**fields, name: value}))
     for value in (-0.5, "1", True, None, float("nan"), float("inf")):

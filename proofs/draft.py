@@ -56,7 +56,7 @@ class ZSeats(ZMap):
 KINDS: dict[str, Any] = {"key": ZKey, "seats": ZSeats}
 
 
-FLAGS = ("enable_chunked_prefill", "priority", "vllm_v0")
+FLAGS = ("enable_chunked_prefill", "priority", "choose_victims", "vllm_v0")
 
 
 class ZConfig:
@@ -271,6 +271,24 @@ class ZDraft:
                 return answer
         answers.append((about, make()))
         return answers[-1][1]
+
+    def rekey(self, g: Any, key: Any) -> None:
+        """Another key. Obligation: nobody else in a queue that g is in has it."""
+        for q in (getattr(self, name) for name in QUEUES):
+            taken = forall(1, lambda t, q=q: implies(both(q.has_[t], self.key[t] == key), t == g), lambda t, q=q: [[q.has_[t]]])  # type: ignore[attr-defined]
+            prove(f"requires: rekey: nobody else has this key ({q.has_.name})", implies(q.has_[g], taken))
+        ZMap.__setitem__(self.key, g, key)  # type: ignore[attr-defined]
+
+    # What the policy says.
+
+    def swaps(self, g: Any) -> SBool:
+        """What it wishes."""
+        return self.policy.swaps(g, self.members.count(g))
+
+    def named(self, g: Any, blocks: Any) -> Any:
+        """Anything."""
+        name = run().notes["named"] = run().notes.get("named", fresh("named"))
+        return name
 
     def sort_running(self) -> None:
         """What runs, in policy order."""

@@ -11,7 +11,7 @@ from kvproof.proofs.frames import BLOCKS, frame_others, same_plan
 from kvproof.proofs.pass_frames import laws
 from kvproof.proofs.pass_rules import serve_pre
 from kvproof.proofs.rules import RULES, Hoare, Rule
-from kvproof.proofs.sym import PathEnd, forall, fresh, run
+from kvproof.proofs.sym import PathEnd, forall, fresh, run, same_version
 from kvproof.spec import effects, ownership
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, W, decodes, tokens_of, unfinished
@@ -231,6 +231,32 @@ def case_deny_append() -> None:
     run().prove("total: nothing else changes [after deny_append]", d.versions() == before)
     asked = run().notes.get("refused", [])
     run().prove("total: so many of its questions [after deny_append]", [(x is g, n is count) for x, n in asked] == [(True, True)])
+
+
+def case_rerank() -> None:
+    """Another priority: another place in line, and nothing else."""
+    d, g, priority = start(), fresh("g"), fresh("priority")
+    e = d.snap()
+    before = d.versions()
+    guarded(unfinished(d, g), groups.rerank, d, g, priority)
+    changed = {name for name, version in d.versions().items() if not same_version(version, before[name])}
+    prove(effects.everything(d), "after rerank")
+    rank = choose(d.config.vllm_v0, e.key[g], priority * d.ranks + g)
+    prove(
+        [
+            ("total: nothing but priority and key [rerank]", changed <= {"priority", "key"}),
+            ("one_queue: at its place in line", both(d.priority[g] == priority, d.key[g] == rank)),
+            (
+                "one_queue: nobody else moves",
+                forall(
+                    1,
+                    lambda t: either(t == g, both(d.priority[t] == e.priority[t], d.key[t] == e.key[t])),
+                    lambda t: [[d.priority[t]], [d.key[t]]],
+                ),
+            ),
+        ],
+        "after rerank",
+    )
 
 
 def case_finish_sequence() -> None:

@@ -10,7 +10,7 @@ from kvproof.core.status import Status
 from kvproof.proofs import walks
 from kvproof.proofs.walks import STEP
 from kvproof.spec import decisions, displacing, effects, phases, serving
-from kvproof.spec.check import head, lists, representation
+from kvproof.spec.check import first, head, lists, representation
 from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
 from kvproof.spec.readings import Default, Has
@@ -35,6 +35,7 @@ ENABLED: dict[str, Callable[..., bool]] = {
     "schedule": lambda e, forced=(): not e.issued,
     "commit": lambda e, got, ended, more: e.issued,
     "deny_append": lambda e, g, count: bool(unfinished(e, g)) and count >= 1,
+    "rerank": lambda e, g, priority: bool(unfinished(e, g)),
     **dict.fromkeys(STEP, lambda e, *x: True),
 }
 
@@ -151,7 +152,7 @@ def _schedule(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     return [
         *of_pass(d, e, calm),
         *lists(p.source),
-        *(head(d, e) if calm else ()),
+        *((*head(d, e), *first(d, e)) if calm else ()),
         *(c for g in _heads(d) for c in decisions.turns(d, e, g, calm)),
         ("budget_exact: V0 stops late", not d.stopped or d.spent >= 1),
         ("total: a step is issued", d.issued and d.epoch == e.epoch + 1),
@@ -198,7 +199,6 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
     "to_front": lambda d, e, x, r: decisions.in_front(d, e, x[0]),
     "swap_in_next": lambda d, e, x, r: decisions.comeback(d, e, e.swapped.ids[0], r),
     "compute_next": lambda d, e, x, r: decisions.piece(d, e, e.prefilling.ids[0], r),
-    "make_room": lambda d, e, x, r: serving.victim(d, e, x[0], x[1], _last(e), r, e.state.deny.get(x[0], 0) > 0),
     "trim": lambda d, e, x, r: serving.trimmed(d, e, x[0], e.members.some(x[0])),
     "look_ahead": lambda d, e, x, r: serving.ahead(d, e, x[0], e.members.some(x[0])),
     "make_more": lambda d, e, x, r: [("victim_is_last: nobody goes when there is room", not r and not d.plan.victims)],
@@ -244,6 +244,16 @@ def _ask(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     return [("victim_is_last: asked, as the text says", r == (walks.head(e), *kept, displacing.needed(e, g), room))]
 
 
+def _rerank(d: Any, e: Any, g: int, priority: int) -> list[Clause]:
+    key = e.key[g] if e.config.vllm_v0 else priority * d.ranks + g
+    same = d.forall("group", lambda t: t == g or (d.priority[t] == e.priority[t] and d.key[t] == e.key[t]))
+    return [
+        _nobody_else(d, e, -1),
+        ("one_queue: at its place in line", d.priority[g] == priority and d.key[g] == key),
+        ("one_queue: nobody else moves", same),
+    ]
+
+
 def _asked_more(d: Any, e: Any, g: int, count: int) -> bool:
     old, new = e.state.deny.to_dict(), d.state.deny.to_dict()
     return bool(new == {**old, g: old.get(g, 0) + count})
@@ -259,6 +269,7 @@ AFTER: dict[str, Callable[..., list[Clause]]] = {
     "forget": _forget,
     "schedule": _schedule,
     "commit": _commit,
+    "rerank": lambda d, e, x, r: _rerank(d, e, *x),
     "deny_append": lambda d, e, x, r: [
         _nobody_else(d, e, -1),
         ("total: so many more of its questions", _asked_more(d, e, *x)),
@@ -266,8 +277,14 @@ AFTER: dict[str, Callable[..., list[Clause]]] = {
 }
 
 
-def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], result: Any, wish: bool) -> list[Clause]:
-    """Everything that is said of the state after a transition or a step of a pass, in which a policy has one `wish`.
+def _room(d: Any, e: Any, x: Any, named: int, went_on: Any) -> list[Clause]:
+    g, blocks = x
+    return serving.victim(d, e, g, blocks, _last(e), named, went_on, e.state.deny.get(g, 0) > 0)
+
+
+def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], result: Any, wish: int) -> list[Clause]:
+    """Everything that is said of the state after a transition or a step of a pass, in which a policy has one `wish`: to swap, or
+    whom to preempt.
 
     `alone`: the view of it that ranges over nothing of `e`.
     """
@@ -276,7 +293,10 @@ def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], res
         return list(getattr(phases, arguments[0])(end, e, calls))
     if name in STEP:
         wished = WISHED.get(name)
-        exact = wished(d, e, *arguments, wish) if wished else STEPS[name](d, e, arguments, result)
+        if name == "make_room":
+            exact = _room(d, e, arguments, wish, result)
+        else:
+            exact = wished(d, e, *arguments, wish) if wished else STEPS[name](d, e, arguments, result)
         return [*effects.everything(alone, in_pass=True), *exact, *lists(d.plan.source), *representation(d.state)]
     return [
         *effects.everything(alone),

@@ -47,7 +47,9 @@ def since(d: Any, e: Any) -> Clauses:
             "victim_is_last: none below keeps running",
             forall(
                 2,
-                lambda v, t: implies(both(p.victim[v], negate(o.victim[v]), d.status[t] == R), e.key[t] < e.key[v]),
+                lambda v, t: implies(
+                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R), either(d.config.choose_victims, e.key[t] < e.key[v])
+                ),
                 lambda v, t: [[p.victim[v], d.status[t]]],
             ),
         ),
@@ -62,7 +64,10 @@ def since(d: Any, e: Any) -> Clauses:
         ("helper: nobody enters its prefill", d.prefilling.n <= e.prefilling.n),
         (
             "no_deadlock: the head keeps running or ends",
-            implies(both(negate(d.config.vllm_v0), negate(d.testing), first), either(d.status[head] == R, p.ends > o.ends)),
+            implies(
+                both(negate(d.config.vllm_v0), negate(d.testing), first),
+                both(negate(both(p.victim[head], negate(o.victim[head]))), either(d.status[head] == R, p.ends > o.ends)),
+            ),
         ),
         ("helper: nobody runs, nobody is preempted", either(e.running.n >= 1, both(p.victims == o.victims, p.ends == o.ends))),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
@@ -135,6 +140,14 @@ def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
         (
             "total: granted when somebody has left",
             implies(d.granted, either(d.plan.victims > e.plan.victims, d.plan.ends > e.plan.ends)),
+        ),
+        (
+            "victim_is_last: nobody is preempted for one of lower rank",
+            forall(
+                1,
+                lambda v: implies(both(d.plan.victim[v], negate(e.plan.victim[v])), e.key[g] < e.key[v]),
+                lambda v: [[d.plan.victim[v]]],
+            ),
         ),
         ("victim_not_in_plan: nobody enters the plan", others_planned(d, e, g)),
         ("budget_exact: V0 charges as it goes", either(negate(d.config.vllm_v0), d.spent == e.spent)),

@@ -41,7 +41,7 @@ THEOREMS = {
     "no_hazard_ordered": "no effect of a plan overwrites what a later one must read",
     "plan_reports_tables": "announced block deltas, applied in order, are the tables",
     "budget_exact": "the budget is the sum over the plan, never above the limits",
-    "victim_is_last": "no group that keeps running ranks below a victim",
+    "victim_is_last": "no group that keeps running ranks below a victim; one that a policy names ranks below the asking",
     "preempt_terminates": "the preemption loop ends, with a decreasing measure",
     "victim_not_in_plan": "a victim is not scheduled, admitted or swapped in by its pass",
     "infeasible_refused": "refused or ended for capacity exactly when it can never fit",

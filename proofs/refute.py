@@ -24,6 +24,7 @@ from kvproof.proofs.walks import Action
 from kvproof.spec.ownership import parameters
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
+from kvproof.store.draft import Draft
 from kvproof.store.state import State, initial
 
 SECONDS = 2.0
@@ -91,6 +92,17 @@ def told_of(state: State) -> Told:
     return Told(rows)
 
 
+def asked(situation: Situation, name: str, x: list[Any], policy: Any) -> int:
+    """What the policy answers in a step that asks it once: to swap, or whom to preempt."""
+    if name == "make_room":
+        d = Draft(situation.state(), policy)
+        try:
+            return d.named(*x)
+        finally:
+            d.abandon()
+    return name in outcomes.WISHED and policy.swaps(x[0], 1)
+
+
 class Bench:
     """Tries calls. Views of states before are kept: they cost as much as the calls."""
 
@@ -113,7 +125,7 @@ class Bench:
         enabled = bool(outcomes.ENABLED[name](e, *x))
         policy = walks.POLICIES[situation.mode]
         d = Counted(situation.state(), policy)
-        wish = name in outcomes.WISHED and policy.swaps(x[0], 1)
+        wish = asked(situation, name, x, policy)
         try:
             with in_time():
                 try:
@@ -181,7 +193,7 @@ SIZES = (
     *("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks"),
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_lookahead_slots"),
 )
-FLAGS = ("vllm_v0", "enable_chunked_prefill", "priority")
+FLAGS = ("vllm_v0", "enable_chunked_prefill", "priority", "choose_victims")
 NUMBERS = (-1, -0.5, 0, 0.5, 1, 1.5, True, "1", None, float("nan"), float("inf"))
 
 
@@ -208,6 +220,7 @@ def configurations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
         for b in (4, 5)
         for c in (3, 4, 5, 6)
     ]
+    cases += [{"choose_victims": True}]
     for case, v0, chunked in itertools.product(cases, (False, True), (False, True)):
         fields = {**base, "vllm_v0": v0, "enable_chunked_prefill": chunked, **case}
         yield f"Config({fields})", "Config", fields, acceptable(fields)

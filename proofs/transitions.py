@@ -14,6 +14,7 @@ from kvproof.proofs.events import (
     case_forget,
     case_fork,
     case_outgrown,
+    case_rerank,
     guarded,
     prove,
     start,
@@ -322,6 +323,7 @@ CASES: dict[str, Any] = {
     "fork": (case_fork, (), "fork"),
     "finish_sequence": (case_finish_sequence, ("end",), "finish_sequence"),
     "forget": (case_forget, (), "forget"),
+    "rerank": (case_rerank, (), "rerank"),
     "deny_append": (case_deny_append, (), "deny_append"),
     "outgrown": (case_outgrown, ("append_slots", "find_blocks"), "serve"),
 }

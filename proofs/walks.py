@@ -7,6 +7,7 @@ from kvproof.core import admission, displacing, groups, profiles, running, sched
 from kvproof.core.errors import Rejected
 from kvproof.proofs.record import recorded
 from kvproof.spec.view import View
+from kvproof.store.candidates import Need
 from kvproof.store.draft import Draft
 from kvproof.store.policies import AlwaysRecompute, AlwaysSwap
 from kvproof.store.queues import Results
@@ -25,7 +26,19 @@ class AnyPolicy:
         return g % 3 != 1
 
 
-POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy}
+class Naming(AnyPolicy):
+    """Names whom it likes: a group that runs and ranks below, one that does not, or nobody."""
+
+    @staticmethod
+    def victim(need: Need) -> int:
+        """The one in the middle of those that may go, or the one that asks, or somebody unknown."""
+        some = need.candidates
+        if not some or (need.group + need.free) % 5 == 4:
+            return (-1, need.group, 99)[need.blocks % 3]
+        return some[len(some) // 2].group
+
+
+POLICIES: dict[str, Any] = {"swap": AlwaysSwap, "recompute": AlwaysRecompute, "any": AnyPolicy, "name": Naming}
 
 
 EARLY = ("admit_next", "compute_next", "displace", "displace_next", "ask", "force", "phase", "trim")
@@ -75,7 +88,7 @@ def perform(d: Draft, action: Action) -> Any:
     if name == "schedule":
         schedule.schedule(d, *x)
         return {g: profiles.standing(d, g) for g in d.running.ids}
-    if name in ("add", "abort", "fork", "finish_sequence", "forget", "deny_append"):
+    if name in ("add", "abort", "fork", "finish_sequence", "forget", "deny_append", "rerank"):
         return getattr(groups, name)(d, *x)
     for field, value in midway(action, d.base).items():
         setattr(d, field, value)
@@ -175,6 +188,7 @@ def some_config(r: random.Random) -> dict[str, Any]:
         "enable_chunked_prefill": chunked,
         "num_lookahead_slots": r.choice((0, 0, 0, 1, 2, 4)),
         "priority": r.random() < 0.3,
+        "choose_victims": not v0 and r.random() < 0.25,
         "delay_factor": r.choice((0, 0, 0, 1)),
     }
 
@@ -209,6 +223,7 @@ def actions(state: State, r: random.Random) -> list[Action]:
     for g in (*state.prefilling[1][:1], *state.swapped[1][:1], *state.waiting[1][:1]):
         out += [("fork", g, 0, 0), ("finish_sequence", g, 0), ("forget", g)]
     out += [("forget", g) for g in known if state.status[g] > 3][:2]
+    out += [("rerank", g, r.choice((-2, -1, 0, 1, 2))) for g in r.sample([*known, 99], 1)]
     odd = r.choice([*known, state.ticket, 99])
     out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1)), 1), ("finish_sequence", odd, r.choice((0, 1, 5)))]
     return list(dict.fromkeys(out))
@@ -223,6 +238,7 @@ WEIGHT = {
     "finish_sequence": 0.35,
     "forget": 0.6,
     "deny_append": 0.2,
+    "rerank": 0.4,
     "preempt": 1.0,
 }
 

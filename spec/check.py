@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from kvproof.spec.effects import plan_reports_tables
+from kvproof.spec.effects import first_stays, plan_reports_tables
 from kvproof.spec.invariants import invariants
 from kvproof.spec.ownership import Clause, group_together
 from kvproof.spec.passes import of_commit, of_pass
@@ -102,6 +102,12 @@ def head(d: View, e: View) -> Iterator[Clause]:
         yield "infeasible_refused: who cannot be served does not wait", fits
 
 
+def first(d: View, e: View) -> Iterator[Clause]:
+    """kvproof: of who ran and is first in rank."""
+    if e.running.ids and not d.config.vllm_v0:
+        yield first_stays(d, e, e.running.ids[0])
+
+
 def pass_violations(before: State, after: State, plan: Plan, spent: int | None = None, forced: int = 0) -> list[str]:
     """The clauses that fail of the pass that led from `before` to `after` and made `plan`.
 
@@ -113,7 +119,7 @@ def pass_violations(before: State, after: State, plan: Plan, spent: int | None =
     if spent is not None:
         d.spent = spent
     calm = not forced and not e.testing
-    return failed([*of_pass(d, e, calm), *lists(plan), *(head(d, e) if calm else ())])
+    return failed([*of_pass(d, e, calm), *lists(plan), *((*head(d, e), *first(d, e)) if calm else ())])
 
 
 def commit_violations(

@@ -194,13 +194,24 @@ def victims(d: Any) -> list[Clause]:
 
 
 def victim_is_last(d: Any, e: Any) -> Clause:
-    """kvproof: no group that keeps running ranks below a victim."""
+    """kvproof: no group that keeps running ranks below a victim, unless the policy names victims."""
     p = d.plan
 
     def clause(v: Any, g: Any) -> Truth:
         return implies(both(p.victim[v], d.status[g] == R, e.status[g] == R), lambda: e.key[g] < e.key[v])
 
-    return ("victim_is_last: none below keeps running", d.forall("groups", clause, lambda v, g: [[p.victim[v], d.status[g]]]))
+    none = d.forall("groups", clause, lambda v, g: [[p.victim[v], d.status[g]]])
+    return ("victim_is_last: none below keeps running", either(d.config.choose_victims, none))
+
+
+def first_stays(d: Any, e: Any, first: Any) -> Clause:
+    """kvproof: `first`, who ran and ranks above all others that did, is no victim while one of them keeps running."""
+
+    def clause(g: Any) -> Truth:
+        return negate(both(e.status[g] == R, d.status[g] == R))
+
+    alone = d.forall("group", clause, lambda g: [[d.status[g]]])
+    return ("victim_is_last: the first is no victim while others run on", either(negate(d.plan.victim[first]), alone))
 
 
 def decode_budget(d: Any) -> Clause:
@@ -244,6 +255,7 @@ __all__ = [
     "decode_budget",
     "engine_knows",
     "everything",
+    "first_stays",
     "iff",
     "legal_moves",
     "moves",

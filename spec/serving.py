@@ -78,15 +78,23 @@ def standing(d: Any, g: Any) -> Any:
     return choose(d.idle.has_[g], 0, choose(p.back[g], choose(p.piece[g] > 0, 2, 1), here))
 
 
-def victim(d: Any, e: Any, g: Any, blocks: Any, last: Any, went_on: Any, denied: Truth) -> list[Clause]:
-    """`last`, the tail of the running queue, is preempted for g, which lacks blocks, unless g is the tail itself.
+def chosen(e: Any, g: Any, last: Any, named: Any) -> Any:
+    """Who makes way for g: whom the policy has `named`, if it may and that one runs and ranks below g, else the tail."""
+    fit = both(e.config.choose_victims, e.running.has_[named], e.key[g] < e.key[named])
+    return choose(fit, named, last)
+
+
+def victim(d: Any, e: Any, g: Any, blocks: Any, last: Any, named: Any, went_on: Any, denied: Truth) -> list[Clause]:
+    """`last`, the tail of the running queue, or who was `named`, is preempted for g, which lacks blocks, unless g is the tail.
 
     `denied`: does a test of an engine answer no to the next question whether g can append?
     """
     goes = both(negate(e.granted), last != g)
+    v = chosen(e, g, last, named)
     return [
-        nobody_else_moves(d, e, last),
-        ("victim_is_last: the tail, but not g itself", iff(d.status[last] == R, negate(goes))),
+        nobody_else_moves(d, e, v),
+        ("victim_is_last: the tail or who was named, but not g itself", iff(d.status[v] == R, negate(goes))),
+        ("victim_is_last: nobody is preempted for one of lower rank", implies(goes, e.key[g] < e.key[v])),
         (
             "total: then it looks again",
             implies(went_on, iff(d.granted, both(blocks <= d.gpu.n, negate(both(e.testing, denied))))),

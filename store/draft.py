@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kvproof.store.candidates import candidate, need
 from kvproof.store.collections import Members, Refs, Stack, Table
 from kvproof.store.maps import Logged, Map
 from kvproof.store.plan import PlanDraft
@@ -189,6 +190,28 @@ class Draft:
                 break
             tokens += self.work(h, self.length[h]) - self.computed[h] if self.prefilling.has(h) else self.members.count(h)
         return tokens
+
+    def rekey(self, g: int, key: int) -> None:
+        """Unfinished g has another key, and another place in the queues that it is in."""
+        queues = [queue for name in QUEUES if (queue := getattr(self, name)).has(g)]
+        for queue in queues:
+            queue.remove(g)
+        self.key[g] = key
+        for queue in queues:
+            queue.add(g)
+
+    # What the policy says. It may say anything.
+
+    def swaps(self, g: int) -> bool:
+        """Should victim g be swapped out rather than recomputed?"""
+        weigh = getattr(self.policy, "weigh", None)
+        return bool(self.policy.swaps(g, self.members.count(g)) if weigh is None else weigh(candidate(self, g)))
+
+    def named(self, g: int, blocks: int) -> int:
+        """Who should make way for running g, which lacks `blocks`; -1: nobody in particular."""
+        choose = getattr(self.policy, "victim", None)
+        answer = -1 if choose is None else choose(need(self, g, blocks))
+        return answer if type(answer) is int else -1
 
     def sort_running(self) -> None:
         """V0: what runs, in policy order."""

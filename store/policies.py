@@ -2,12 +2,28 @@
 
 from typing import Protocol
 
+from kvproof.store.candidates import Candidate, Need
+
 
 class Policy(Protocol):
-    """Choices that cannot break safety, whatever they are."""
+    """Choices that cannot break safety, whatever they are. A policy may have methods of `Chooser` and `Weigher` besides."""
 
     def swaps(self, g: int, sequences: int) -> bool:
         """Should victim g, which has so many live sequences, be swapped out rather than recomputed?"""
+
+
+class Weigher(Protocol):
+    """A policy that is told more of a victim than how many sequences it has; it is asked in place of `swaps`."""
+
+    def weigh(self, victim: Candidate) -> bool:
+        """Should it be swapped out rather than recomputed?"""
+
+
+class Chooser(Protocol):
+    """A policy that names victims (`Config.choose_victims`)."""
+
+    def victim(self, need: Need) -> int:
+        """Who makes way next: a group among `need.candidates`. The tail of the queue goes if it is none of them."""
 
 
 class BySize:

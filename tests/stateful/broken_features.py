@@ -21,6 +21,17 @@ def trim_forgets_a_block(d, g, q):
     return True
 
 
+def whoever_is_named_goes(d, g, blocks):
+    """The policy is believed, whomever it names, if that one runs."""
+    named = d.named(g, blocks)
+    return named if d.config.choose_victims and d.running.has(named) else d.running.last()
+
+
+def rank_without_a_place(d, g, priority):
+    """A new priority, and the old place in line."""
+    d.priority[g] = priority
+
+
 def trim_nothing(d, g, q):
     """Parent and child share slots that nobody has written."""
     return False
@@ -171,6 +182,8 @@ FEATURES = {
     fork_forgets_the_seat: (groups.fork, ("seats", "token counts")),
     trim_forgets_a_block: (groups.trim_next, ("conservation", "pool", "free blocks")),
     trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements", "needless victim")),
+    whoever_is_named_goes: (running.next_victim, ("victim_is_last", "KeyError", "no_deadlock")),
+    rank_without_a_place: (groups.rerank, ("queues after a rank", "keys are distinct")),
     beam_gives_its_seat_back: (groups.finish_sequence, ("seats", "token counts")),
     arrival_only: (groups.add, ("policy order", "seats", "displaced")),
     accept_without_a_result: (schedule.accept, ("counted once", "tokens of")),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvproof import Config, Rejected, Scheduler
 from kvproof.core.config import ArtificialPreemption
 
-KINDS = 15
+KINDS = 16
 
 
 def many(seed: int, count: int, kinds: int = KINDS) -> list[tuple[int, int, int]]:
@@ -65,6 +65,8 @@ def call(s: Scheduler, kind: int, a: int, b: int):
             return s.finish(running[a % len(running)], b % 2)
         if kind == 8 and running:
             return s.preempt(running[a % len(running)], (None, "recompute", "swap")[b % 3])
+        if kind == 15 and unfinished:
+            return s.rerank(unfinished[a % len(unfinished)], b % 3 - 1)
         if not state.issued:
             return s.schedule()
         if kind == 5 and running:
