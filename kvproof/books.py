@@ -1,12 +1,12 @@
-"""What the facade keeps beside the state: how often who was preempted, whose output is cut short, who has ended since the commit.
+"""What the facade keeps beside the state: how often who was preempted, whose output is cut short, what an order has noted.
 
-A snapshot of it costs O(1), however many requests it knows of. The accounts are a dict under Baker's trick, as the maps of the
+A snapshot of it costs O(1), however many requests it knows of. A book is a dict under Baker's trick, as the maps of the
 store are (`kvproof.store.versions`), with versions on demand: a change writes down what it overwrites only while somebody keeps a
-`Point` of before. To go on from an old point copies the accounts, at the first use.
+`Point` of before. To go on from an old point copies the book, at the first use.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -41,7 +41,7 @@ class Point:
 
     __slots__ = ("__weakref__", "data", "newer", "undo")
 
-    def __init__(self, data: dict[int, Account]) -> None:
+    def __init__(self, data: dict[Any, Any]) -> None:
         self.data = data  # the ledger's own, which it goes on to change
         self.undo: Log = {}  # what it overwrote since, until the next point
         self.newer: Point | None = None
@@ -50,8 +50,8 @@ class Point:
         """Itself: what it says never changes."""
         return self
 
-    def read(self) -> dict[int, Account]:
-        """A copy of the accounts as they were. Costs O(accounts + changes since)."""
+    def read(self) -> dict[Any, Any]:
+        """A copy of the ledger as it was. Costs O(ledger + changes since)."""
         logs: list[Log] = []
         point: Point | None = self
         while point is not None:
@@ -63,11 +63,11 @@ class Point:
         return data
 
 
-class Ledger:
-    """The accounts of the unfinished requests that have one."""
+class Book:
+    """A dict of immutable values that can go back to any `Point` that somebody keeps."""
 
     def __init__(self, start: Point | None = None) -> None:
-        self._data: dict[int, Account] | None = {} if start is None else None  # None: as `_start` says
+        self._data: dict[Any, Any] | None = {} if start is None else None  # None: as `_start` says
         self._start = start
         self._last: ref[Point] | None = None  # the newest point, if anybody keeps it
 
@@ -93,26 +93,58 @@ class Ledger:
         if point is not self.point():
             self._data, self._start, self._last = None, point, None
 
-    def _read(self) -> dict[int, Account]:
+    def _read(self) -> dict[Any, Any]:
         if self._data is None:
             assert self._start is not None
             self._data, self._start = self._start.read(), None
         return self._data
 
-    def _write(self, g: int) -> dict[int, Account]:
-        """The accounts, after writing down that of g as it is if somebody keeps a point."""
+    def _write(self, key: Any) -> dict[Any, Any]:
+        """The dict, after writing down what is under `key` if somebody keeps a point."""
         data = self._read()
         if self._last is not None:
             last = self._last()
             if last is None:
                 self._last = None
-            elif g not in last.undo:
-                last.undo[g] = data.get(g, MISSING)
+            elif key not in last.undo:
+                last.undo[key] = data.get(key, MISSING)
         return data
+
+
+class Notes(Book):
+    """What an order has noted, what it is to be told of, and what is checked of it (`kvproof.ordered`), in one book."""
+
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        """What is under this key, or `default`."""
+        data = self._data if self._data is not None else self._read()
+        return data.get(key, default)
+
+    def keep(self, key: Hashable, value: Any) -> None:
+        """`value` is under this key from now on."""
+        self._write(key)[key] = value
+
+    def drop(self, key: Hashable) -> None:
+        """Nothing is under this key any more."""
+        if key in self._read():
+            del self._write(key)[key]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """All of it."""
+        return list(self._read().items())
+
+
+class Ledger(Book):
+    """The accounts of the unfinished requests that have one."""
 
     def of(self, g: int) -> Account:
         """The account of g."""
-        return self._read().get(g, NEVER)
+        account: Account = self._read().get(g, NEVER)
+        return account
+
+    def times(self, g: int) -> int:
+        """How often g was preempted."""
+        account = self.of(g)
+        return account.recomputed + account.swapped
 
     def cap(self, g: int) -> None:
         """max_model_len cuts the output of g short."""

@@ -13,6 +13,9 @@ EVERYBODY = Results()
 ENDED = "ended must be tuples (id, sequence) or (id, sequence, why)"
 RESULTS = "results must be tuples that begin with the id of a request"
 TIME_MAX = 10**15
+PRIORITY_MAX = 2**40
+TENANT_MAX = 256
+"""Characters of the name of a tenant."""
 id_in = itemgetter(0)
 
 
@@ -100,3 +103,17 @@ def check_time(now: float) -> None:
     """A number on some clock."""
     if isinstance(now, bool) or not isinstance(now, (int, float)) or not -TIME_MAX <= now <= TIME_MAX:
         raise Rejected(f"now must be a number from -{TIME_MAX:.0e} to {TIME_MAX:.0e}")
+
+
+def check_priority(priority: int) -> None:
+    """What requests rank by first."""
+    if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+        raise Rejected(f"priority must be an integer from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+
+
+def check_hints(tenant: str | None, expected_tokens: int | None) -> None:
+    """What an order may be told of a request."""
+    if tenant is not None and (type(tenant) is not str or len(tenant) > TENANT_MAX):
+        raise Rejected(f"tenant must be None or a string of at most {TENANT_MAX} characters, got {ascii(tenant)[:40]}")
+    if expected_tokens is not None and (type(expected_tokens) is not int or expected_tokens < 1):
+        raise Rejected(f"expected_tokens must be None or an integer >= 1, got {ascii(expected_tokens)[:40]}")

@@ -22,7 +22,7 @@ from kvproof.store.plan import Plan
 from kvproof.store.state import State, initial
 
 if TYPE_CHECKING:
-    from kvproof.scheduler import Outcome
+    from kvproof.outcome import Outcome
 
 
 TEST_VARIABLE = "KVPROOF_TEST_ENABLE_ARTIFICIAL_PREEMPT"

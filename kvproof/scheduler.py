@@ -3,21 +3,23 @@
 Not thread-safe: call it from one thread. A call that raises has changed nothing, but for InvariantViolation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import DEBUG, INFO
 from typing import Any, ClassVar
 
-import attrs
-
+from kvproof.choosing import POLICIES, choose, policy_of
 from kvproof.core import groups, schedule
-from kvproof.core.config import Config, ConfigError
+from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.inputs import (
+    PRIORITY_MAX,
     accepted_tokens,
+    check_hints,
     check_id,
     check_ids,
     check_known,
+    check_priority,
     check_sequences,
     check_time,
     ends_of,
@@ -26,77 +28,46 @@ from kvproof.inputs import (
 )
 from kvproof.logs import log, tell_pass
 from kvproof.metrics import causes_of
-from kvproof.observed import Observed
+from kvproof.order import Order
+from kvproof.ordered import Ordered
+from kvproof.outcome import Outcome
+from kvproof.policies.calibrated import Calibrated
+from kvproof.policies.costs import Costs
+from kvproof.policies.desk import Request
 from kvproof.reasons import reason
 from kvproof.store.draft import Draft
 from kvproof.store.plan import Plan, recomputes
-from kvproof.store.policies import AlwaysRecompute, AlwaysSwap, BySize, Policy
+from kvproof.store.policies import Policy
 from kvproof.store.state import State
 
-PRIORITY_MAX = 2**40
+__all__ = ["PRIORITY_MAX", "Outcome", "Scheduler", "policy_of"]
+
 NO_REASONS: dict[int, str] = {}
 
 
-@attrs.frozen
-class Outcome:
-    """How a request ended. `tokens`: prompt + generated tokens of the sequences that lived to its end."""
-
-    group: int
-    status: Status
-    prompt_tokens: int
-    tokens: int
-    reason: str | None = None
-    """One sentence that names the limit it met; None where it simply got its output or was stopped by the engine."""
-    recomputed: int = 0
-    """How often it was preempted by recompute."""
-    swapped: int = 0
-    """How often it was preempted by swap."""
-    outputs: tuple[int, ...] = ()
-    """Generated tokens of every sequence that it ever had, in the order of their indices."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Generated tokens of a sequence that lived to the end."""
-        return self.tokens - self.prompt_tokens
-
-
-POLICIES: dict[str | None, type[Policy]] = {None: BySize, "recompute": AlwaysRecompute, "swap": AlwaysSwap}
-
-
-def policy_of(preemption_mode: str | None) -> type[Policy]:
-    """The policy for a `preemption_mode`: null recomputes a group of one sequence and swaps larger ones."""
-    try:
-        return POLICIES[preemption_mode]
-    except (KeyError, TypeError):
-        raise ConfigError(f'preemption_mode: must be None, "recompute" or "swap", got {preemption_mode!r}') from None
-
-
-class Scheduler(Observed):
+class Scheduler(Ordered):
     """schedule() -> execute the plan -> commit(results), again and again; add_request and abort in between.
 
-    A policy with a method `victim` names victims: `config.choose_victims` is true then. `keep_history`: of how many passes
-    `history` can tell; `check`: evaluate the specification after every call (docs/embedding.md says what both cost).
+    `preemption_mode`: None (recompute one sequence, swap several), "recompute", "swap", "auto" (by `costs`: `policies/auto.py`).
+    `policy`: an order of requests by name, built in or of an installed package, or an object: an order (`kvproof.order`), or one
+    that chooses modes and victims instead of `preemption_mode` (`kvproof.store.policies`), or both. `costs`: `Costs`, or
+    `Calibrated`. `keep_history`: of how many passes `history` can tell; `check`: evaluate the specification after every call
+    (docs/embedding.md says what both cost). An order sets `config.priority`, who names victims `config.choose_victims`.
     """
 
-    SMALL: ClassVar = {**Observed.SMALL, "_forced": {}}
+    SMALL: ClassVar = {**Ordered.SMALL, "_forced": {}}
 
     def __init__(
         self,
         config: Config,
         preemption_mode: str | None = None,
-        policy: Policy | None = None,
+        policy: Policy | Order | str | None = None,
         *,
+        costs: Costs | Calibrated | None = None,
         keep_history: int = 0,
         check: bool = False,
     ) -> None:
-        if isinstance(config, Config) and callable(getattr(policy, "victim", None)) and not config.vllm_v0:
-            config = attrs.evolve(config, choose_victims=True)
-        super().__init__(config, keep_history, check)
-        if policy is not None and preemption_mode is not None:
-            raise ConfigError("preemption_mode: must be None beside a policy, which chooses the mode")
-        if policy is not None and not callable(getattr(policy, "swaps", None)):
-            raise ConfigError(f"policy: must have a method swaps(group, sequences), got {policy!r}")
-        self.policy: Policy = policy if policy is not None else policy_of(preemption_mode)  # type: ignore[assignment]
+        super().__init__(choose(config, preemption_mode, policy, costs), keep_history, check)
         self._spare: Draft | None = None  # the last draft, if it can be reopened
         self._forced: dict[int, int] = {}  # whom the next pass preempts first, and how
         self._why = NO_REASONS  # what the engine says of those that it ends in this call
@@ -141,11 +112,30 @@ class Scheduler(Observed):
         self.state = d.close()
         self._spare, self._busy = d, False
         self._report(before, ended)
+        if self._order is not None:
+            for o in ended:
+                self._left(o.group, o.output_tokens)
 
     def _undo(self, d: Draft) -> None:
         """The call was rejected, or the caller's policy raised: it has changed nothing."""
         d.abandon()
         self._busy = False
+        if self._moment is not None:
+            self._notes.go_to(self._moment)
+            self._moment = None
+
+    def _edit(self, call: str, transition: Callable[..., Any], *arguments: Any) -> Any:
+        """One transition outside a pass, from its draft to the checked state."""
+        d = self._open()
+        try:
+            answer = transition(d, *arguments)
+        except BaseException:
+            self._undo(d)
+            raise
+        self._close(d)
+        if self._check:
+            self._verify(call)
+        return answer
 
     def _outcome(self, d: Draft, g: int, status: Status) -> Outcome:
         """What there is to say about g, which has ended in this draft."""
@@ -166,12 +156,16 @@ class Scheduler(Observed):
         beam_width: int | None = None,
         priority: int = 0,
         now: float = 0,
+        *,
+        tenant: str | None = None,
+        expected_tokens: int | None = None,
     ) -> int:
         """A new request; returns its id. A sequence ends after `max_tokens` generated tokens, or at `max_model_len` (not in V0).
 
         n: the sequences that it will have once it has forked; it takes as many of `max_num_seqs` from its admission on (in V0
         one for each that lives). `beam_width`: it keeps so many, however many of its sequences have ended.
         priority: smaller ones first, with `Config.priority`. now: the time of arrival, on the clock of `schedule`.
+        tenant, expected_tokens: for orders; on whose account it is, and how many tokens it will probably generate.
         """
         width = n if beam_width is None else beam_width
         for name, value in (("prompt_tokens", prompt_tokens), ("max_tokens", max_tokens), ("n", n), ("beam_width", width)):
@@ -180,15 +174,19 @@ class Scheduler(Observed):
         seats = 1 if self.config.vllm_v0 else max(n, width)
         if seats > self.config.max_num_seqs:
             raise Rejected(f"{seats} sequences exceed max_num_seqs {self.config.max_num_seqs}")
-        if type(priority) is not int or abs(priority) > PRIORITY_MAX:
-            raise Rejected(f"priority must be an integer from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+        check_priority(priority)
+        check_hints(tenant, expected_tokens)
         d = self._open()
         limit = prompt_tokens + max_tokens
         if not self.config.vllm_v0:
             limit = max(prompt_tokens + 1, min(limit, self.config.max_model_len))
         try:
             reserve = 1 if beam_width is None else seats
-            g = groups.add(d, prompt_tokens, limit, seats, reserve, priority if self.config.priority else 0)
+            rank = priority if self.config.priority else 0
+            if self._order is not None:
+                told = (d.ticket, prompt_tokens, limit - prompt_tokens, tenant or "", expected_tokens, priority)
+                rank = self._arrive(self._order, d, Request(*told))
+            g = groups.add(d, prompt_tokens, limit, seats, reserve, rank)
             if self.config.delay_factor:
                 check_time(now)
                 d.arrival[g] = now
@@ -197,6 +195,7 @@ class Scheduler(Observed):
             raise
         if limit < prompt_tokens + max_tokens:
             self._accounts.cap(g)
+        self._moment = None
         self._close(d)
         if self._check:
             self._verify("add_request")
@@ -209,12 +208,18 @@ class Scheduler(Observed):
         now: the time on any clock that does not go back; needed for `delay_factor` only.
         """
         d = self._open()
+        order = self._order
         try:
             if self.config.delay_factor:
                 check_time(now)
                 d.begin(now)
             forced = tuple(self._forced.items()) if self._forced else schedule.NOBODY
+            if order is not None:
+                self._before_pass(order, d)
             schedule.schedule(d, forced)
+            if order is not None:
+                self._after_pass(order, d, bool(forced))
+                self._moment = None
             if forced:
                 self._forced = {}
         except BaseException:
@@ -282,15 +287,7 @@ class Scheduler(Observed):
     def abort(self, g: int) -> None:
         """End a request now, in whatever status it is; its outcome comes with the next commit."""
         check_id(g)
-        d = self._open()
-        try:
-            groups.abort(d, g)
-        except BaseException:
-            self._undo(d)
-            raise
-        self._close(d)
-        if self._check:
-            self._verify("abort")
+        self._edit("abort", groups.abort, g)
 
     def fork(self, g: int, parent: int = 0, same_token: bool = False) -> int:
         """A sequence of running group g forks; returns the child's index. Legal between commit and schedule.
@@ -302,35 +299,19 @@ class Scheduler(Observed):
         check_id(g, parent)
         if type(same_token) is not bool:
             raise Rejected("same_token must be True or False")
-        d = self._open()
-        try:
-            child = groups.fork(d, g, parent, 0 if same_token else 1)
-        except BaseException:
-            self._undo(d)
-            raise
-        self._close(d)
-        if self._check:
-            self._verify("fork")
+        child: int = self._edit("fork", groups.fork, g, parent, 0 if same_token else 1)
         return child
 
     def rerank(self, g: int, priority: int) -> None:
         """Unfinished request g ranks by (`priority`, arrival) from now on, smaller ones first, whatever it was added with.
 
         Queues follow at once, passes from the next one on. With `Config.priority` a head of the line displaces who ranks below.
+        An order may change it again.
         Raises Rejected if it has ended.
         """
         check_id(g)
-        if type(priority) is not int or abs(priority) > PRIORITY_MAX:
-            raise Rejected(f"priority must be an integer from -{PRIORITY_MAX} to {PRIORITY_MAX}")
-        d = self._open()
-        try:
-            groups.rerank(d, g, priority)
-        except BaseException:
-            self._undo(d)
-            raise
-        self._close(d)
-        if self._check:
-            self._verify("rerank")
+        check_priority(priority)
+        self._edit("rerank", groups.rerank, g, priority)
 
     def preempt(self, g: int, mode: str | None = None) -> None:
         """The next pass preempts running request g before all else, by "recompute", by "swap", or (None) as the policy wishes."""
@@ -350,15 +331,7 @@ class Scheduler(Observed):
         check_id(g)
         if type(count) is not int:
             raise Rejected("count must be an integer >= 1")
-        d = self._open()
-        try:
-            groups.deny_append(d, g, count)
-        except BaseException:
-            self._undo(d)
-            raise
-        self._close(d)
-        if self._check:
-            self._verify("deny_append")
+        self._edit("deny_append", groups.deny_append, g, count)
 
     def finish(self, g: int, sequence: int = 0) -> None:
         """The engine ends one sequence of a running request; the request goes with its last one.
@@ -367,15 +340,7 @@ class Scheduler(Observed):
         the sequence does not count.
         """
         check_id(g, sequence)
-        d = self._open()
-        try:
-            groups.finish_sequence(d, g, sequence)
-        except BaseException:
-            self._undo(d)
-            raise
-        self._close(d)
-        if self._check:
-            self._verify("finish")
+        self._edit("finish", groups.finish_sequence, g, sequence)
 
     @property
     def unfinished(self) -> int:

@@ -1,4 +1,4 @@
-"""The layers: store <- core <- spec <- proofs, and core <- backend_fake <- facade <- sim, bench, fuzz <- cli.
+"""The layers: store <- core <- spec <- proofs; store <- policies; core, policies, backend_fake <- facade <- sim, bench, fuzz; cli.
 
 Imports are read from the source, those inside functions too. core and store are attrs and the standard library only.
 """
@@ -15,13 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"z3", "torch", "cupy", "numpy"}
 
 LOW = {"core", "store"}
-FACADE = {*LOW, "spec", "backend_fake", "facade"}
+FACADE = {*LOW, "spec", "backend_fake", "policies", "facade"}
 OURS = {
     "store": {"store"},
     "core": LOW,
     "spec": {*LOW, "spec"},
     "proofs": {*LOW, "spec", "proofs"},
     "backend_fake": {*LOW, "backend_fake"},
+    "policies": {"store", "policies"},
     "facade": FACADE,
     "sim": {*FACADE, "sim"},
     "bench": {*FACADE, "bench"},
@@ -36,6 +37,7 @@ THEIRS = {
     "spec": {"attrs"},
     "proofs": {"attrs", "z3"},
     "backend_fake": {"attrs", "numpy"},
+    "policies": {"attrs"},
     "facade": {"attrs", "cattrs", "prometheus_client"},
     "sim": {"attrs", "numpy", "rich"},
     "bench": {"attrs", "numpy"},
@@ -152,6 +154,9 @@ def test_the_core_needs_nothing_heavy(layer):
         ("spec", "from kvproof.proofs.sym import SInt", "kvproof.proofs.sym"),
         ("proofs", "from kvproof.scheduler import Scheduler", "kvproof.scheduler"),
         ("backend_fake", "from kvproof.scheduler import Scheduler", "kvproof.scheduler"),
+        ("policies", "from kvproof.core.groups import rerank", "kvproof.core.groups"),
+        ("policies", "from kvproof.order import Order", "kvproof.order"),
+        ("policies", "import numpy", "numpy"),
         ("facade", "from kvproof.sim.engine import Simulation", "kvproof.sim.engine"),
         ("facade", "from kvproof.proofs import prove", "kvproof.proofs"),
         ("sim", "from kvproof.cli import InputError", "kvproof.cli"),

@@ -392,7 +392,7 @@ def test_a_copy_goes_its_own_way(copied):
     check_pools(s)
 
 
-@pytest.mark.parametrize("mode", ["auto", "Swap", 5, []])
+@pytest.mark.parametrize("mode", ["Auto", "Swap", 5, []])
 def test_a_preemption_mode_that_there_is_not(mode):
     with pytest.raises(ConfigError, match="preemption_mode: must be None"):
         Scheduler(config(8, 0), mode)
