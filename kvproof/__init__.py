@@ -14,6 +14,9 @@ from kvproof.core.config import ArtificialPreemption, Config, ConfigError  # noq
 from kvproof.core.errors import Rejected  # noqa: E402
 from kvproof.core.status import Status  # noqa: E402
 from kvproof.metrics import Metrics  # noqa: E402
+from kvproof.order import Order, PolicyError  # noqa: E402
+from kvproof.policies.calibrated import Calibrated  # noqa: E402
+from kvproof.policies.costs import Costs  # noqa: E402
 from kvproof.results import Result, Taken, take_back  # noqa: E402
 from kvproof.scheduler import Outcome, Scheduler  # noqa: E402
 from kvproof.serial import LoadError, plan_from_json, plan_to_json, state_from_json, state_to_json  # noqa: E402
@@ -23,14 +26,18 @@ from kvproof.store.state import State  # noqa: E402
 
 __all__ = [
     "ArtificialPreemption",
+    "Calibrated",
     "Config",
     "ConfigError",
+    "Costs",
     "InvariantViolation",
     "LoadError",
     "Metrics",
+    "Order",
     "Outcome",
     "Plan",
     "Policy",
+    "PolicyError",
     "Recompute",
     "Rejected",
     "Result",

@@ -90,6 +90,8 @@ def check_pass(
             )
     if order.overtakes is not None and (entered or preempted):
         if entered:
+            if now.oldest in entered:  # its wait is over; another one counts anew
+                now = now._replace(oldest=-1, passed=0)
             now = _passed(order, now, _oldest(notes, d), max(entered))
         line: Heap = notes.get(LINE)
         for g in preempted:

@@ -5,6 +5,7 @@ plan = schedule();  backend.execute(plan);  results = model.run(plan);  outcomes
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import attrs
 
@@ -12,9 +13,12 @@ from kvproof.backend_fake import FakeBackend, FakeModel
 from kvproof.backend_fake.model import request_key
 from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
+from kvproof.order import Order
+from kvproof.policies.costs import Costs
 from kvproof.scheduler import Outcome, Scheduler
 from kvproof.store.collections import row
 from kvproof.store.plan import Plan
+from kvproof.store.policies import Policy
 from kvproof.store.state import State
 
 
@@ -31,9 +35,14 @@ class FakeEngine:
     """Requests in, tokens out. `watch` is called on every state that the scheduler takes on."""
 
     def __init__(
-        self, config: Config, preemption_mode: str | None = None, watch: Callable[[State], None] = lambda state: None
+        self,
+        config: Config,
+        preemption_mode: str | None = None,
+        watch: Callable[[State], None] = lambda state: None,
+        policy: Policy | Order | str | None = None,
+        costs: Costs | None = None,
     ) -> None:
-        self.scheduler = Scheduler(config, preemption_mode)
+        self.scheduler = Scheduler(config, preemption_mode, policy, costs=costs)
         self.backend = FakeBackend(config.num_gpu_blocks, config.num_cpu_blocks, config.block_size)
         self.model = FakeModel(self.backend)
         self.forks: dict[int, list[tuple[int, int]]] = {}  # of each group: (tokens, parent) of its children, in order
@@ -41,9 +50,14 @@ class FakeEngine:
         self.watch = watch
         watch(self.scheduler.state)
 
-    def add(self, name: str, prompt_tokens: int, max_tokens: int, n: int = 1, priority: int = 0, now: float = 0) -> int:
-        """A new request; returns its group. After its first token it forks to n sequences, as far as there are seats."""
-        g = self.scheduler.add_request(prompt_tokens, max_tokens, n, priority=priority, now=now)
+    def add(
+        self, name: str, prompt_tokens: int, max_tokens: int, n: int = 1, priority: int = 0, now: float = 0, **hints: Any
+    ) -> int:
+        """A new request; returns its group. After its first token it forks to n sequences, as far as there are seats.
+
+        hints: `tenant` and `expected_tokens` of `Scheduler.add_request`.
+        """
+        g = self.scheduler.add_request(prompt_tokens, max_tokens, n, priority=priority, now=now, **hints)
         self.model.add(g, request_key(name), prompt_tokens)
         if n > 1:
             self._to_fork[g] = n - 1

@@ -13,6 +13,8 @@ import attrs
 
 from kvproof.core.config import ArtificialPreemption, Config, ConfigError
 from kvproof.fields import Field, array, boolean, choice, integer, later, name, number, optional, record, text, wrong
+from kvproof.order import BUILT_IN
+from kvproof.policies.costs import SECONDS_MAX, Costs
 from kvproof.strictjson import ScenarioError, parse, read, show
 
 SLOTS_MAX = 2**26
@@ -45,8 +47,18 @@ ARTIFICIAL = {
 }
 
 
+OF_CONFIG = ("fcfs", "priority")
+"""Policies that need no order: `Config.priority` says which."""
+COSTS = {field.name: Field(number(0, SECONDS_MAX), field.default) for field in attrs.fields(Costs)}
+"""What `auto` reckons with, in seconds."""
+
+
 def _artificial(value: Any, path: str) -> Any:
     return record(value, path, ARTIFICIAL)
+
+
+def _costs(value: Any, path: str) -> Any:
+    return Costs(**record(value, path, COSTS))
 
 
 CONFIG = {
@@ -60,8 +72,9 @@ CONFIG = {
     "max_num_batched_tokens": Field(integer(1), None),
     "max_model_len": Field(integer(1), 2048),
     "enable_chunked_prefill": Field(boolean, False),
-    "policy": Field(later(text, "fcfs", "priority"), "fcfs"),
-    "preemption_mode": Field(later(choice(None, "recompute", "swap", "auto"), None, "recompute", "swap"), None),
+    "policy": Field(choice(*BUILT_IN), "fcfs"),
+    "preemption_mode": Field(choice(None, "recompute", "swap", "auto"), None),
+    "costs": Field(optional(_costs), None),
     "num_lookahead_slots": Field(integer(0, 2**10), 0),
     "delay_factor": Field(number(0, 1e9), 0.0),
     "max_preemptions_per_request": Field(later(optional(integer(0)), None), None),
@@ -78,6 +91,8 @@ REQUEST = {
     "output_tokens": Field(integer(1)),
     "n": Field(integer(1, SEQUENCES_MAX), 1),
     "priority": Field(integer(-(2**40)), 0),
+    "tenant": Field(optional(text), None),
+    "expected_tokens": Field(optional(integer(1)), None),
 }
 
 EVENT = {"step": Field(integer(0, STEP_MAX)), "op": Field(choice(*OPS)), "id": Field(name)}
@@ -109,6 +124,8 @@ class Request:
     output_tokens: int
     n: int = 1
     priority: int = 0
+    tenant: str | None = None
+    expected_tokens: int | None = None
 
 
 @attrs.frozen
@@ -127,7 +144,7 @@ class Event:
 
 @attrs.frozen
 class Scenario:
-    """A checked scenario. `expected`: decision records to compare with, if any."""
+    """A checked scenario. `expected`: decision records to compare with, if any. `costs`: for the preemption mode "auto"."""
 
     name: str
     config: Config
@@ -135,11 +152,25 @@ class Scenario:
     requests: tuple[Request, ...]
     events: tuple[Event, ...] = ()
     expected: tuple[dict[str, Any], ...] | None = None
+    policy: str = "fcfs"
+    costs: Costs | None = None
 
 
-def parse_config(value: Any, path: str = "config") -> tuple[Config, str | None]:
-    """The core's configuration, and the preemption mode."""
+def _check_policy(c: Mapping[str, Any], path: str) -> None:
+    """What needs the profile kvproof, or another field."""
+    if c["profile"] == "vllm_v0":
+        for field, known in (("policy", OF_CONFIG), ("preemption_mode", (None, "recompute", "swap"))):
+            if c[field] not in known:
+                only = " or ".join(show(x) for x in known)
+                raise ScenarioError(f"{path}.{field}: {show(c[field])} needs the profile kvproof, vllm_v0 has only {only}")
+    if c["costs"] is not None and c["preemption_mode"] != "auto":
+        raise ScenarioError(f'{path}.costs: are for the preemption_mode "auto" only')
+
+
+def parse_config(value: Any, path: str = "config") -> tuple[Config, dict[str, Any]]:
+    """The core's configuration, and `preemption_mode`, `policy` and `costs`."""
     c = record(value, path, CONFIG)
+    _check_policy(c, path)
     if c["num_cpu_blocks"] is None:
         c["num_cpu_blocks"] = c["num_gpu_blocks"]
     if c["max_num_batched_tokens"] is None:
@@ -169,7 +200,7 @@ def parse_config(value: Any, path: str = "config") -> tuple[Config, str | None]:
         )
     except ConfigError as error:
         raise ScenarioError(f"{path}.{error}") from None
-    return config, c["preemption_mode"]
+    return config, {name: c[name] for name in ("preemption_mode", "policy", "costs")}
 
 
 def reach(config: Config, request: Request) -> int:
@@ -242,11 +273,12 @@ def parse_scenario(value: Any, overrides: Mapping[str, Any] | None = None, defau
         raw = {**raw, **overrides}
         if "watermark" in overrides and "watermark_blocks" not in overrides:
             raw.pop("watermark_blocks", None)
-    config, mode = parse_config(raw)
+    config, how = parse_config(raw)
     requests = _requests(s["requests"])
     events = _events(s["events"], requests)
     _check_work(config, requests, events)
-    return Scenario(s["name"] or default_name, config, mode, requests, events, _expected(s["expected"]))
+    expected = _expected(s["expected"])
+    return Scenario(s["name"] or default_name, config, requests=requests, events=events, expected=expected, **how)
 
 
 def load_scenario(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:

@@ -13,7 +13,8 @@ from kvproof.backend_fake import BackendError
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.fake_engine import FakeEngine, Step, alone
-from kvproof.formats import Event, Request, Scenario, reach
+from kvproof.formats import OF_CONFIG, Event, Request, Scenario, reach
+from kvproof.order import PolicyError
 from kvproof.scheduler import Outcome
 from kvproof.stall import blocking
 from kvproof.store.collections import row
@@ -50,7 +51,8 @@ class Replay:
     def __init__(self, scenario: Scenario, maps: bool = False, check: Callable[[State], list[str]] = spec_violations) -> None:
         self.scenario, self.maps, self.check = scenario, maps, check
         self.violations: dict[str, None] = {}  # a set in order of discovery
-        self.engine = FakeEngine(scenario.config, scenario.preemption_mode, self._watch)
+        order = None if scenario.policy in OF_CONFIG else scenario.policy
+        self.engine = FakeEngine(scenario.config, scenario.preemption_mode, self._watch, order, scenario.costs)
         self.arrivals = deque(sorted(scenario.requests, key=lambda request: request.arrival_step))
         self.events = deque(sorted(enumerate(scenario.events), key=lambda pair: pair[1].step))
         self.group: dict[str, int] = {}
@@ -77,6 +79,9 @@ class Replay:
             except BackendError as error:
                 yield self._error("backend", self.steps, kind=error.kind.name.lower(), detail=str(error))
                 return
+            except PolicyError as error:
+                yield self._error("policy", self.steps, detail=str(error))
+                return
             if self.accept:
                 decoded = set(step.plan.decodes)
                 skipped = sorted(skipped + [index for g, index in self.accept_event.items() if g not in decoded])
@@ -98,7 +103,10 @@ class Replay:
             request = self.arrivals.popleft()
             try:
                 g = self.engine.add(
-                    request.id, request.prompt_tokens, request.output_tokens, request.n, request.priority, self.steps
+                    request.id,
+                    *(request.prompt_tokens, request.output_tokens, request.n, request.priority, self.steps),
+                    tenant=request.tenant,
+                    expected_tokens=request.expected_tokens,
                 )
             except Rejected as error:
                 self.refused[request.id] = str(error)

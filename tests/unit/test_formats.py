@@ -78,7 +78,13 @@ CONFIG = [
     ({"preemption_mode": False}, 'config.preemption_mode: must be one of null, "recompute", "swap", "auto", got false'),
     ({"preemption_mode": ["swap"]}, 'config.preemption_mode: must be one of null, "recompute", "swap", "auto", got ["swap"]'),
     ({"enable_chunked_prefill": 0}, "config.enable_chunked_prefill: must be true or false, got 0"),
-    ({"policy": 3}, "config.policy: must be a string, got 3"),
+    ({"policy": 3}, 'config.policy: must be one of "fcfs", "priority", "srpt", "mlfq", "fair", got 3'),
+    ({"policy": "srpt", "profile": "vllm_v0"}, 'config.policy: "srpt" needs the profile kvproof, vllm_v0 has only "fcfs" or "pri'),
+    ({"preemption_mode": "auto", "profile": "vllm_v0"}, 'config.preemption_mode: "auto" needs the profile kvproof, vllm_v0 has'),
+    ({"costs": {}}, 'config.costs: are for the preemption_mode "auto" only'),
+    ({"costs": {"s": 1}, "preemption_mode": "auto"}, "config.costs.s: unknown field, known are s_per_token, s_per_pair, "),
+    ({"costs": {"s_per_pair": -1}, "preemption_mode": "auto"}, "config.costs.s_per_pair: must be >= 0, got -1"),
+    ({"costs": [], "preemption_mode": "auto"}, "config.costs: must be an object, got []"),
     ({"max_num_batched_tokens": 8}, "config.max_num_seqs: must be <= max_num_batched_tokens (8), got 9", {"max_num_seqs": 9}),
     (
         {"profile": "vllm_v0", "max_num_batched_tokens": 8, "max_model_len": 32},
@@ -92,9 +98,8 @@ CONFIG = [
 
 LATER = [
     ({"enable_chunked_prefill": 1}, "config.enable_chunked_prefill: must be true or false, got 1"),
-    ({"policy": "srpt"}, 'config.policy: "srpt" is not supported yet, only "fcfs" or "priority"'),
+    ({"policy": "lottery"}, 'config.policy: must be one of "fcfs", "priority", "srpt", "mlfq", "fair", got "lottery"'),
     ({"watermark_blocks": 100}, "config.watermark_blocks: must be < num_gpu_blocks (100), got 100"),
-    ({"preemption_mode": "auto"}, 'config.preemption_mode: "auto" is not supported yet, only null or "recompute" or "swap"'),
     ({"num_lookahead_slots": 1025}, "config.num_lookahead_slots: must be <= 1024, got 1025"),
     ({"delay_factor": -0.5}, "config.delay_factor: must be >= 0, got -0.5"),
     ({"max_preemptions_per_request": 0}, "config.max_preemptions_per_request: 0 is not supported yet, only null"),

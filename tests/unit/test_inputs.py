@@ -8,6 +8,7 @@ from pools import config, finish, step
 
 from kvproof import ConfigError, Rejected, Scheduler
 from kvproof.core.config import ArtificialPreemption
+from kvproof.policies.costs import Costs
 from kvproof.spec.check import commit_violations
 from kvproof.store.policies import AlwaysSwap
 
@@ -141,7 +142,11 @@ def test_a_call_in_the_wrong_moment_says_which():
     [
         ((None,), {}, "config: must be a Config"),
         ((config(8, 8),), {"policy": object()}, "policy: must have a method swaps"),
-        ((config(8, 8),), {"policy": "x"}, "policy: must have a method swaps"),
+        ((config(8, 8),), {"policy": "x"}, "policy: no policy is called 'x', known are fcfs, priority, srpt, mlfq, fair"),
+        ((config(8, 8),), {"costs": Costs()}, 'costs: are for preemption_mode "auto" only'),
+        ((config(8, 8), "auto"), {"costs": 3}, "costs: must be Costs or Calibrated, got 3"),
+        ((config(8, 8, vllm_v0=True), "auto"), {}, 'preemption_mode: "auto" needs the profile kvproof'),
+        ((config(8, 8, vllm_v0=True),), {"policy": "srpt"}, 'policy: "srpt" needs the profile kvproof'),
         ((config(8, 8), "swap"), {"policy": AlwaysSwap}, "preemption_mode: must be None beside a policy"),
     ],
 )

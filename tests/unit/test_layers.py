@@ -1,4 +1,4 @@
-"""The layers: store <- core <- spec <- proofs; store <- policies; core, policies, backend_fake <- facade <- sim, bench, fuzz; cli.
+"""The layers: store <- core <- spec <- proofs, and policies, backend_fake <- facade <- sim, bench, fuzz <- cli.
 
 Imports are read from the source, those inside functions too. core and store are attrs and the standard library only.
 """
