@@ -14,6 +14,7 @@ victim if that is no dearer.
 """
 
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 
 import attrs
 
@@ -133,20 +134,26 @@ def exact(offers: Sequence[Offer], lacking: int, host_free: int) -> tuple[int, .
 def greedy(offers: Sequence[Offer], lacking: int, host_free: int) -> tuple[int, ...]:
     """A cheap set that frees `lacking` blocks, of many."""
     price = [min(recompute_s, swap_s) if blocks <= host_free else recompute_s for recompute_s, swap_s, blocks in offers]
-    order = sorted(range(len(offers)), key=lambda i: (price[i] / max(1, min(offers[i][2], lacking)), i))
+    heap = [(price[i] / max(1, min(offers[i][2], lacking)), i) for i in range(len(offers)) if offers[i][2]]
+    heapify(heap)
     chosen: list[int] = []
-    freed = 0
-    for i in order:
-        if freed >= lacking:
-            break
-        if offers[i][2]:
-            chosen.append(i)
-            freed += offers[i][2]
+    freed, host = 0, host_free
+    while freed < lacking:
+        _, i = heappop(heap)
+        recompute_s, _, blocks = offers[i]
+        if price[i] < recompute_s and blocks > host:  # others have taken the room
+            price[i] = recompute_s
+            heappush(heap, (recompute_s / max(1, min(blocks, lacking)), i))
+            continue
+        host -= blocks if price[i] < recompute_s else 0
+        chosen.append(i)
+        freed += blocks
     for i in sorted(chosen, key=lambda i: (-price[i], -i)):
         if freed - offers[i][2] >= lacking and len(chosen) > 1:
             chosen.remove(i)
             freed -= offers[i][2]
     chosen.sort()
+    price = [min(recompute_s, swap_s) if blocks <= host_free else recompute_s for recompute_s, swap_s, blocks in offers]
     single = min((i for i in range(len(offers)) if offers[i][2] >= lacking), key=lambda i: (price[i], i), default=None)
     if single is not None and price[single] <= cost_of(offers, chosen, host_free):
         return (single,)

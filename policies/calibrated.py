@@ -3,29 +3,31 @@
     seconds of a prefill step = tokens x a + attended pairs x b + c        a, b, c >= 0
     seconds of a transfer     = blocks x s + o, out and in each for itself  s, o >= 0
 
-Least squares of the *relative* error (a long step counts no more than a short one), older observations fading by DECAY each, and
-pulled a little towards the costs that one starts from, so that a parameter about which the observations say nothing keeps its
-value. Against outliers: after WARM_UP observations of a kind, one that is more than OUTLIER times off the prediction, in either
-direction, counts as just so many times off, and only by OUTLIER_WEIGHT. So a hiccup of a second moves little, and a lasting
-change is followed all the same.
+Least squares of the *relative* error (a long step counts no more than a short one) over the last WINDOW observations of a kind,
+older ones fading by DECAY each, and pulled a little towards the costs that one started from, scaled as the observations say: a
+parameter about which they say nothing keeps its part. Against outliers: it begins with the median of observed / predicted and is
+solved ROUNDS times, each time with less weight for what was far off the time before. So a hiccup of a second moves little, and a
+lasting change is followed once it makes up half of the window.
 
 A `Calibrated` never changes: `observe` gives the next one. So it can be kept in a snapshot, and the same observations in the same
-order give the same costs. An observation costs O(1).
+order give the same costs. To observe costs O(1), to read `costs` O(WINDOW), some 0.5 ms after each observation.
 """
 
+from functools import lru_cache
 from itertools import product
+from statistics import median
 
 import attrs
 
 from kvproof.policies.costs import OVERHEAD_SHARE, SECONDS_MAX, Costs
 
-DECAY = 0.98
-"""Weight of an observation falls by this factor with each later one: about the last 50 count."""
-WARM_UP = 8
-OUTLIER = 2.0
-OUTLIER_WEIGHT = 0.2
+WINDOW = 32
+DECAY = 0.97
+ROUNDS = 3
+NOISE = 0.05
+"""Relative error of times that is always believed; beyond it, and beyond twice the median error, an observation loses weight."""
 PULL = 1e-3
-"""Weight of the costs that one starts from, as a part of that of all observations."""
+"""Weight of the costs that one started from, as a part of that of all observations."""
 COUNT_MAX = 2**40
 
 Vector = tuple[float, ...]
@@ -45,60 +47,84 @@ def solve(matrix: list[list[float]], right: list[float]) -> list[float]:
     return out
 
 
+def nonnegative(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The same with no entry below 0: of all choices of those that are 0 the one with the least error."""
+    n = len(right)
+    best, least = [0.0] * n, float("inf")
+    for used in product((True, False), repeat=n):
+        at = [i for i in range(n) if used[i]]
+        values = solve([[matrix[i][j] for j in at] for i in at], [right[i] for i in at])
+        if any(v < 0 for v in values):
+            continue
+        error = sum(
+            v * (sum(matrix[i][j] * w for j, w in zip(at, values, strict=True)) - 2 * right[i])
+            for i, v in zip(at, values, strict=True)
+        )
+        if error < least:
+            least, best = error, [0.0] * n
+            for i, v in zip(at, values, strict=True):
+                best[i] = v
+        if len(at) == n:
+            break  # nothing is below 0 anyway
+    return best
+
+
 @attrs.frozen
 class Fit:
-    """Faded least squares of few parameters that are 0 or more.
-
-    `sums`: products of the entries of a row, `ones`: products of them and the seconds, both relative to the seconds expected.
-    """
+    """Robust least squares of few parameters. `start`: seconds of each to begin with; `seen`: (row, seconds), the latest last."""
 
     start: Vector
-    """Seconds of each parameter to begin with."""
-    value: Vector
-    """Seconds of each parameter now."""
-    sums: tuple[Vector, ...]
-    ones: Vector
-    count: int = 0
-
-    @classmethod
-    def begin(cls, *start: float) -> "Fit":
-        """Nothing has been observed."""
-        n = len(start)
-        return cls(start, start, ((0.0,) * n,) * n, (0.0,) * n)
+    seen: tuple[tuple[Vector, float], ...] = ()
 
     def observe(self, row: Vector, seconds: float) -> "Fit":
         """With one observation more: seconds = row x parameters."""
-        predicted = sum(x * v for x, v in zip(row, self.value, strict=True))
-        scale, weight = seconds, 1.0
-        if self.count >= WARM_UP and predicted > 0:
-            scale, taken = predicted, min(max(seconds, predicted / OUTLIER), predicted * OUTLIER)
-            weight = 1.0 if taken == seconds else OUTLIER_WEIGHT
-            seconds = taken
-        scaled = [x / scale for x in row]
-        sums = tuple(
-            tuple(DECAY * s + weight * x * y for s, y in zip(line, scaled, strict=True))
-            for line, x in zip(self.sums, scaled, strict=True)
-        )
-        ones = tuple(DECAY * s + weight * x * seconds / scale for s, x in zip(self.ones, scaled, strict=True))
-        return attrs.evolve(self, value=self._best(sums, ones), sums=sums, ones=ones, count=self.count + 1)
+        return Fit(self.start, (*self.seen[1 - WINDOW :], (row, seconds)))
 
-    def _best(self, sums: tuple[Vector, ...], ones: Vector) -> Vector:
-        """The parameters: of all choices of those that are 0 the one with the least error that makes none negative."""
-        n = len(ones)
-        pulls = [PULL * sums[i][i] for i in range(n)]  # in the scale of each parameter
-        matrix = [[sums[i][j] + (pulls[i] if i == j else 0.0) for j in range(n)] for i in range(n)]
-        right = [ones[i] + pulls[i] * self.start[i] for i in range(n)]
-        best, least = self.value, float("inf")
-        for used in product((True, False), repeat=n):
-            at = [i for i in range(n) if used[i] and matrix[i][i] > 0]
-            values = dict(zip(at, solve([[matrix[i][j] for j in at] for i in at], [right[i] for i in at]), strict=True))
-            if any(v < 0 for v in values.values()):
-                continue
-            error = sum(values[i] * (sum(matrix[i][j] * values[j] for j in at) - 2 * right[i]) for i in at)
-            if error < least:
-                least = error
-                best = tuple(values.get(i, 0.0 if matrix[i][i] > 0 else self.start[i]) for i in range(n))
-        return best
+    def values(self) -> Vector:
+        """Seconds of each parameter."""
+        return solved(self)
+
+    def fitted(self) -> Vector:
+        """The same, computed anew."""
+        guess = [max(v, 1e-15) for v in self.start]
+        if not self.seen:
+            return self.start
+        scale = median(seconds / sum(x * v for x, v in zip(row, guess, strict=True)) for row, seconds in self.seen)
+        start = guess = [v * scale for v in guess]
+        for _ in range(ROUNDS):
+            guess = self._solved(start, guess)
+        return tuple(guess)
+
+    def _solved(self, start: list[float], guess: list[float]) -> list[float]:
+        """Better parameters than `guess`, in units of `start`."""
+        n = len(start)
+        scaled: list[tuple[list[float], float]] = []
+        for row, seconds in self.seen:
+            predicted = max(sum(x * v for x, v in zip(row, guess, strict=True)), 1e-15)
+            scaled.append(([x * v / predicted for x, v in zip(row, start, strict=True)], seconds / predicted))
+        believed = NOISE + 2 * median(abs(y - 1) for _, y in scaled)
+        matrix, right = [[0.0] * n for _ in range(n)], [0.0] * n
+        age = 1.0
+        for entries, y in reversed(scaled):
+            off = abs(y - 1)
+            weight = age if off <= believed else age * (believed / off) ** 3
+            age *= DECAY
+            for i in range(n):
+                part = weight * entries[i]
+                right[i] += part * y
+                for j in range(n):
+                    matrix[i][j] += part * entries[j]
+        for i in range(n):
+            pull = PULL * (matrix[i][i] + 1e-9)
+            matrix[i][i] += pull
+            right[i] += pull
+        return [v * x for v, x in zip(nonnegative(matrix, right), start, strict=True)]
+
+
+@lru_cache(maxsize=64)
+def solved(fit: Fit) -> Vector:
+    """The parameters of a fit: one observation changes one of several fits."""
+    return fit.fitted()
 
 
 def _count(name: str, value: object, least: int) -> None:
@@ -127,9 +153,9 @@ class Calibrated:
         if isinstance(overhead_share, bool) or not isinstance(overhead_share, (int, float)) or not 0 < overhead_share <= 1:
             raise ValueError(f"overhead_share: must be a number > 0, at most 1, got {overhead_share!r}")
         return cls(
-            Fit.begin(c.s_per_token, c.s_per_pair, c.recompute_overhead_s / overhead_share),
-            Fit.begin(c.out_s_per_block, c.transfer_overhead_s),
-            Fit.begin(c.in_s_per_block, c.transfer_overhead_s),
+            Fit((c.s_per_token, c.s_per_pair, c.recompute_overhead_s / overhead_share)),
+            Fit((c.out_s_per_block, c.transfer_overhead_s)),
+            Fit((c.in_s_per_block, c.transfer_overhead_s)),
             overhead_share,
         )
 
@@ -156,9 +182,9 @@ class Calibrated:
     @property
     def costs(self) -> Costs:
         """What the observations say so far."""
-        token, pair, step = self.steps.value
-        out, out_fixed = self.out.value
-        back, back_fixed = self.back.value
+        token, pair, step = self.steps.values()
+        out, out_fixed = self.out.values()
+        back, back_fixed = self.back.values()
         return Costs(
             s_per_token=min(token, SECONDS_MAX),
             s_per_pair=min(pair, SECONDS_MAX),

@@ -79,7 +79,10 @@ CONFIG = [
     ({"preemption_mode": ["swap"]}, 'config.preemption_mode: must be one of null, "recompute", "swap", "auto", got ["swap"]'),
     ({"enable_chunked_prefill": 0}, "config.enable_chunked_prefill: must be true or false, got 0"),
     ({"policy": 3}, 'config.policy: must be one of "fcfs", "priority", "srpt", "mlfq", "fair", got 3'),
-    ({"policy": "srpt", "profile": "vllm_v0"}, 'config.policy: "srpt" needs the profile kvproof, vllm_v0 has only "fcfs" or "pri'),
+    (
+        {"policy": "srpt", "profile": "vllm_v0"},
+        'config.policy: "srpt" needs the profile kvproof, vllm_v0 has only "fcfs" or "pri',
+    ),
     ({"preemption_mode": "auto", "profile": "vllm_v0"}, 'config.preemption_mode: "auto" needs the profile kvproof, vllm_v0 has'),
     ({"costs": {}}, 'config.costs: are for the preemption_mode "auto" only'),
     ({"costs": {"s": 1}, "preemption_mode": "auto"}, "config.costs.s: unknown field, known are s_per_token, s_per_pair, "),
