@@ -79,7 +79,7 @@ class Srpt:
     displaces: ClassVar[bool] = True
     overtakes: ClassVar[int | None] = None
     patience: int = whole(64)
-    granularity: int = whole(16)
+    granularity: int = whole(64)
     """Tokens: remaining tokens that differ by less may count as equal; then the arrival decides."""
     late: float = attrs.field(default=0.8)
     """Share of its expected output after which a request is no longer displaced. 1 and above: never."""

@@ -62,6 +62,13 @@ def test_the_readme_shows_the_tested_example():
     assert shown is not None and shown[1] == (ROOT / "examples" / "embed.py").read_text(encoding="utf-8")
 
 
+def test_the_page_about_policies_shows_a_tested_order():
+    page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- order: begin -->\n```python\n(.*?)```\n<!-- order: end -->", page, re.DOTALL)
+    example = (ROOT / "examples" / "ageing.py").read_text(encoding="utf-8")
+    assert shown is not None and example.startswith(shown[1]) and example[len(shown[1]) :].startswith("\n\ndef serve")
+
+
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("blocks", [6, 8, 12])
 def test_the_example_gives_the_same_tokens_in_any_pool(mode, blocks, capsys):
@@ -131,7 +138,7 @@ def test_links_lead_somewhere(page):
 
 
 NAMED = re.compile(
-    r"`((?:core|store|spec|proofs|backend_fake|kvproof|sim|bench|fuzz|tests|docs|examples|scripts)/[\w./-]*)(?: [^`]*)?`"
+    r"`((?:core|store|spec|proofs|policies|backend_fake|kvproof|sim|bench|fuzz|tests|docs|examples|scripts)/[\w./-]*)(?: [^`]*)?`"
 )
 
 

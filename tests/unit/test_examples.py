@@ -1,4 +1,4 @@
-"""The further examples: several sequences, and lookahead slots. Whatever is preempted, the tokens are the same."""
+"""The further examples: several sequences, and lookahead slots. Whatever is preempted, the tokens are the same. And an order."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvproof import Config
+from kvproof import Config, Scheduler
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -20,7 +20,7 @@ def example(monkeypatch):
 @pytest.fixture(autouse=True)
 def forget():
     yield
-    for name in ("embed", "groups", "lookahead"):
+    for name in ("ageing", "embed", "groups", "lookahead"):
         sys.modules.pop(name, None)
 
 
@@ -55,3 +55,34 @@ def test_guesses_save_steps_and_change_no_token(slots, blocks, example, capsys):
     tokens, fewer = lookahead.serve(Config(**sizes, num_lookahead_slots=slots))
     assert tokens == right and [len(t) for t in right.values()] == [24, 25, 26]
     assert fewer < steps
+
+
+def test_priorities_that_age_let_everybody_come_in(example):
+    ageing = example("ageing")
+    assert ageing.serve("priority") == -1
+    assert 40 < ageing.serve(ageing.Ageing()) <= 60 and 20 < ageing.serve(ageing.Ageing(every=5)) <= 30
+
+
+def test_a_package_may_offer_it(example, monkeypatch):
+    """By name, through the entry point of the page about policies."""
+    from importlib import metadata
+
+    ageing = example("ageing")
+    point = metadata.EntryPoint(name="ageing", group="kvproof.policies", value="ageing:Ageing")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == point.group else [])
+    assert 40 < ageing.serve("ageing") <= 60
+
+
+def test_it_keeps_its_word(example):
+    """Urgent ones come without end, and the specification is evaluated after every call."""
+    ageing = example("ageing")
+    scheduler = Scheduler(
+        Config(num_gpu_blocks=6, num_cpu_blocks=0, block_size=4, max_num_seqs=2), policy=ageing.Ageing(3), check=True
+    )
+    for k in range(120):
+        scheduler.add_request(prompt_tokens=1 + k % 7, max_tokens=1 + k % 5, priority=9 * (k % 9 == 0))
+        scheduler.schedule()
+        scheduler.commit()
+    while scheduler.unfinished:
+        scheduler.schedule()
+        scheduler.commit()
