@@ -125,6 +125,15 @@ def test_of_many_it_is_nearly_so(costs, monkeypatch):
     assert sum(ratios) / len(ratios) < 1.1 and max(ratios) < 5
 
 
+def test_of_many_the_best_single_one_goes_if_it_is_cheaper(monkeypatch):
+    """Two that are cheaper by the block free more than is lacking."""
+    monkeypatch.setattr("kvproof.policies.auto.EXACT_MAX", 0)
+    auto = Auto(attrs.evolve(FREE, s_per_token=1))
+    candidates = (some(3, 2, 21), some(2, 2, 23), some(1, 3, 37))
+    assert auto.cheapest(Need(0, 3, 0, 0, candidates)) == (2,)
+    assert auto.cheapest(Need(0, 4, 0, 0, candidates)) == (0, 1)
+
+
 def test_the_host_has_room_for_some_only():
     """Each of two is cheaper swapped, but the host takes one: the pair costs more than the third alone."""
     costs = attrs.evolve(FREE, s_per_token=1, out_s_per_block=0.5)

@@ -40,13 +40,13 @@ class Quarrel(Ours):
         return [(g, 0 if desk.waits(g) else 1) for g in (0, 1) if desk.waits(g) or desk.runs(g)]
 
 
-def quarrel() -> Scheduler:
+def quarrel(order=None) -> Scheduler:
     """Two prompts that take several passes each, in a pool for one of them. (Unless a step may decode too nobody is displaced in
     its prefill.)"""
     sizes = config(6, 0, max_num_seqs=4, max_num_batched_tokens=4, enable_chunked_prefill=True)
-    s = Scheduler(sizes, policy=Quarrel(), check=True)
+    s = Scheduler(sizes, policy=order or Quarrel(), check=True)
     for _ in range(2):
-        s.add_request(18, 4)
+        s.add_request(18, 6)
     return s
 
 
@@ -85,6 +85,45 @@ def test_patience_begins_anew_with_an_arrival_and_a_token():
         for _ in range(9):
             s.schedule()
             s.commit()
+
+
+class Sulk(Quarrel):
+    """They quarrel, and then let each other be for a while."""
+
+    def rank(self, desk):
+        return super().rank(desk) if desk.now % 12 < 4 else ()
+
+
+def test_who_gets_on_now_and_then_keeps_its_word():
+    s = quarrel(Sulk())
+    in_vain = 0
+    while s.unfinished:
+        plan = s.schedule()
+        in_vain += bool(plan.preempted) and not plan.decodes
+        s.commit()
+    assert in_vain > Sulk.patience
+
+
+def test_a_request_has_one_alarm():
+    rung = []
+
+    class Alarms(Ours):
+        def rank(self, desk):
+            rung.append((desk.now, desk.woken))
+            if desk.now == 1:
+                desk.wake(1, 9)
+                desk.wake(0, 2)
+                desk.wake(0, 5)
+                desk.wake(1, 3)
+            return ()
+
+    s = Scheduler(config(8, 8), policy=Alarms())
+    for _ in range(2):
+        s.add_request(3, 20)
+    for _ in range(14):
+        s.schedule()
+        s.commit()
+    assert [(now, who) for now, who in rung if who] == [(4, (1,)), (6, (0,))]
 
 
 def test_an_order_does_not_answer_for_forced_preemptions():

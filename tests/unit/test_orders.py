@@ -5,7 +5,7 @@ from pools import config
 
 from kvproof import ConfigError, Scheduler, Status
 from kvproof.policies.desk import ALARM
-from kvproof.policies.fair import Fair
+from kvproof.policies.fair import UNIT, Fair
 from kvproof.policies.ranking import LATE, ByPriority, Fcfs, Mlfq, Srpt
 
 
@@ -158,6 +158,19 @@ def test_who_waits_long_is_promoted():
     assert s.state.priority[a] == 1, "with a fresh quantum"
 
 
+def test_who_is_displaced_when_its_quantum_ends_has_not_waited_long():
+    """Whenever it is."""
+    for k in range(1, 12):
+        s = alone(Mlfq(quantum=2, levels=3, promote_after=50))
+        a = s.add_request(3, 30)
+        steps(s, k)
+        level = s.state.priority[a]
+        for _ in range(5):
+            s.add_request(3, 1)
+            steps(s)
+            assert s.state.priority[a] >= level
+
+
 # --- fair shares ------------------------------------------------------------------------------------------------------------
 
 
@@ -199,6 +212,17 @@ def test_shares_are_as_the_weights_say(weights, sizes):
         assert abs(gap) <= bound, (made, got)
         assert sum(got.values()) > 3 * made, "and the machine is used"
         assert s.check() == []
+
+
+def test_each_stands_behind_the_prompts_of_those_before_it():
+    s = alone(Fair(quantum=1, weights={"b": 2}))
+    for _ in range(3):
+        for tenant in "ab":
+            s.add_request(16, 3, tenant=tenant)
+    s.schedule()
+    s.commit()
+    s.schedule()  # the first of a was charged its prompt and a token, weight 2
+    assert [s.state.priority[g] for g in (2, 4, 1, 3, 5)] == [18 // UNIT, 34 // UNIT, 0, 8 // UNIT, 16 // UNIT]
 
 
 def test_many_requests_are_no_claim():
@@ -244,6 +268,8 @@ def test_lines_lose_those_who_go(n=12):
     for g in ids[3:9]:
         s.abort(g)
     order = ends(s)
+    ids += [s.add_request(4, 3, tenant="a") for _ in range(3)]
+    order += ends(s)
     assert sorted(order) == ids
     steps(s)
     kept = [key for key, _ in s._notes.items() if type(key) is tuple and key[0] != ALARM]  # those go when they ring
