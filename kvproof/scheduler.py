@@ -306,11 +306,12 @@ class Scheduler(Ordered):
         """Unfinished request g ranks by (`priority`, arrival) from now on, smaller ones first, whatever it was added with.
 
         Queues follow at once, passes from the next one on. With `Config.priority` a head of the line displaces who ranks below.
-        An order may change it again.
-        Raises Rejected if it has ended.
+        An order may change it again. Raises Rejected if it has ended, or the order bounds overtakes and so must rank alone.
         """
         check_id(g)
         check_priority(priority)
+        if self._order is not None and self._order.overtakes is not None:
+            raise Rejected(f'the order "{self._order.name}" bounds overtakes and must rank alone')
         self._edit("rerank", groups.rerank, g, priority)
 
     def preempt(self, g: int, mode: str | None = None) -> None:
