@@ -1,19 +1,12 @@
 """How a simulation is told: a table for the terminal, and one HTML page that needs nothing else."""
 
 import html
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 Summary = dict[str, Any]
-LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end to end"))
-
-
-class ReportError(ValueError):
-    """The report cannot be written where it should be."""
+LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end to end"), ("normalized", "normalized (end to end / token)"))
 
 
 def seconds(value: float | None) -> str:
@@ -48,6 +41,10 @@ def count_rows(summary: Summary) -> list[tuple[str, str]]:
     checked = "the invariants of the spec" if summary["spec_used"] else "own accounts only: no kvproof.spec.check here"
     refused = f"{requests['refused']:,} (longer than the context or the pool)"
     recomputed = summary["recomputed_tokens"] / summary["prefill_tokens"] if summary["prefill_tokens"] else 0.0
+    goodput, causes = summary["goodput"], summary["recomputed_by_cause"]
+    limits = f"TTFT <= {seconds(goodput['slo_ttft_s'])}, TPOT <= {seconds(goodput['slo_tpot_s'])}"
+    met = f"{goodput['requests']:,} ({goodput['share']:.2%}), {goodput['requests_per_s']:.4g} requests/s; {limits}"
+    fallback = f"; {causes['swap_impossible']:,} since the host had no room" if causes["swap_impossible"] else ""
     peak_rss = size(run["peak_rss_bytes"]) if run["peak_rss_bytes"] is not None else "-"
     return [
         ("requests", f"{requests['total']:,}"),
@@ -55,9 +52,10 @@ def count_rows(summary: Summary) -> list[tuple[str, str]]:
         ("refused", refused),
         ("ended for capacity", f"{requests['capacity']:,}"),
         ("lost", f"{requests['lost']:,}"),
+        ("goodput", met),
         ("preempted requests", preempted),
         ("preemptions", " ".join(f"{mode} {count:,}" for mode, count in summary["preemptions"].items())),
-        ("recomputed tokens", f"{summary['recomputed_tokens']:,} ({recomputed:.2%} of prefill tokens)"),
+        ("recomputed tokens", f"{summary['recomputed_tokens']:,} ({recomputed:.2%} of prefill tokens{fallback})"),
         ("swapped out / in", f"{size(summary['swapped_out_bytes'])} / {size(summary['swapped_in_bytes'])}"),
         ("output tokens", f"{summary['output_tokens']:,} ({summary['output_tokens_per_s']:,.0f} per s)"),
         ("steps", f"{steps['total']:,} (prefill {steps['prefill']:,}, decode {steps['decode']:,}, idle {steps['idle']:,})"),
@@ -69,6 +67,14 @@ def count_rows(summary: Summary) -> list[tuple[str, str]]:
         ("wall time", seconds(run["wall_s"])),
         ("peak memory", peak_rss),
     ]
+
+
+def infeasible_rows(summary: Summary) -> list[tuple[str, str]]:
+    """The requests that cannot run, as far as they are named."""
+    named = summary["infeasible"]
+    rows = [(f"request {entry['request']}", entry["why"]) for entry in named]
+    more = summary["requests"]["refused"] + summary["requests"]["capacity"] - len(named)
+    return [*rows, ("and", f"{more:,} more")] if more > 0 and named else rows
 
 
 def title_of(summary: Summary) -> str:
@@ -90,6 +96,8 @@ def tables(summary: Summary) -> list[Table]:
     counts.add_column()
     counts.add_column()
     for name, value in count_rows(summary):
+        counts.add_row(name, value)
+    for name, value in infeasible_rows(summary):
         counts.add_row(name, value)
     for violation in summary["violations"]:
         counts.add_row("violation", violation)
@@ -134,43 +142,10 @@ def page(summary: Summary, curves: dict[str, list[tuple[float, float]]]) -> str:
     parts = ["<table>", head, *map(cells, latency_rows(summary)), "</table>"]
     for key, title in LATENCIES:
         parts += [f"<h2>{title}: share of requests that took at most so long</h2>", curve(title, curves[key])]
-    parts += ["<h2>Counts</h2><table>", *map(cells, count_rows(summary)), "</table>"]
+    parts += ["<h2>Counts</h2><table>", *map(cells, count_rows(summary)), *map(cells, infeasible_rows(summary)), "</table>"]
     parts += [f'<p class="bad">{html.escape(violation)}</p>' for violation in summary["violations"]]
     parts += ["<h2>Configuration</h2><table>"]
     for section in ("trace", "model", "config"):
         parts += [cells((f"{section}.{key}", str(value))) for key, value in summary[section].items()]
     parts += ["</table>"]
     return PAGE.format(title=html.escape(title_of(summary)), body="\n".join(parts))
-
-
-def check_target(target: Path, trace: Path | None) -> None:
-    """Raise ReportError unless `target` can be written; leaves nothing behind."""
-    try:
-        if target.exists() and not target.is_file():
-            raise ReportError(f"--report {target}: exists and is not a regular file")
-        if trace is not None and target.exists() and target.samefile(trace):
-            raise ReportError(f"--report {target}: is the trace itself")
-        with tempfile.NamedTemporaryFile(dir=target.resolve().parent, prefix=".kvproof-"):
-            pass
-    except (OSError, ValueError) as error:
-        if isinstance(error, ReportError):
-            raise
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise ReportError(f"--report {target}: cannot be written: {reason}") from None
-
-
-def write_atomically(target: Path, text: str) -> None:
-    """The whole text or nothing: a temporary file beside the target takes its name."""
-    target = target.resolve()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".kvproof-")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -37,7 +37,7 @@ THEIRS = {
     "proofs": {"attrs", "z3"},
     "backend_fake": {"attrs", "numpy"},
     "facade": {"attrs", "cattrs", "prometheus_client"},
-    "sim": {"attrs", "numpy", "rich"},
+    "sim": {"attrs", "numpy", "plotly", "rich"},
     "bench": {"attrs", "numpy"},
     "fuzz": {"attrs", "hypothesis", "numpy"},
     "cli": {"attrs", "click", "rich"},

@@ -53,6 +53,7 @@ def test_json(call: Any, small: Path) -> None:
     assert result.json["config"] == {
         "profile": "kvproof",
         "preemption_mode": None,
+        "baseline": None,
         "block_size": 16,
         "num_gpu_blocks": 26_674,
         "num_cpu_blocks": 26_674,
@@ -181,7 +182,7 @@ def test_the_report_needs_nothing_else(call: Any, small: Path, tmp_path: Path) -
     assert call(small, "--report", target).status == 0
     text = target.read_text()
     assert text.startswith("<!doctype html>") and text.rstrip().endswith("</html>")
-    assert text.count("<polyline") == 3 and "TTFT" in text and "small.csv" in text
+    assert text.count("<polyline") == 4 and "TTFT" in text and "small.csv" in text
     assert not any(word in text for word in ("http", "<script", "src=", "@import", "url("))
     assert len(text) < 50_000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "small.csv"]
