@@ -14,7 +14,7 @@ COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9
 Figure = dict[str, Any]
 
 
-class NoPlotly(RuntimeError):
+class NoPlotlyError(RuntimeError):
     """The package plotly is not installed, or is broken."""
 
 
@@ -43,11 +43,11 @@ for (const [id, figure] of Object.entries(figures))
 
 
 def plotly_js() -> str:
-    """The library that draws, as text. Raises NoPlotly."""
+    """The library that draws, as text. Raises NoPlotlyError."""
     try:
         source: str = importlib.import_module("plotly.offline").get_plotlyjs()
     except (ImportError, AttributeError, OSError) as error:
-        raise NoPlotly(f"the page of a sweep needs the package plotly: pip install 'kvproof[report]' ({error})") from None
+        raise NoPlotlyError(f"the page of a sweep needs the package plotly: pip install 'kvproof[report]' ({error})") from None
     return source
 
 

@@ -83,7 +83,7 @@ def in_processes(jobs: int) -> Runner:
     """What makes the runs: `jobs` processes at a time. None is left when it is closed."""
 
     def runner(make: Callable[[Task], Any], tasks: Sequence[tuple[Task]]) -> Made:
-        yield from each(make, tasks, jobs)  # type: ignore[misc]
+        yield from each(make, tasks, jobs)
 
     return runner
 
@@ -92,7 +92,7 @@ def run(sweep: Sweep, title: str, record: dict[str, Any], jobs: int, report_path
     """Make the sweep and tell of it. `record`: what ran, for the JSON. Returns the exit status."""
     try:
         plotly = sweep_page.plotly_js() if report_path is not None else ""
-    except sweep_page.NoPlotly as error:
+    except sweep_page.NoPlotlyError as error:
         raise InputError(f"--report: {error}") from None
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
