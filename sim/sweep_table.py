@@ -8,18 +8,21 @@ from kvproof.sim.report import seconds, size
 
 
 def both(latency: dict[str, Any]) -> str:
-    """p50 and p99 of a latency."""
-    return f"{seconds(latency['p50'])} / {seconds(latency['p99'])}"
+    """p50 and p99 of a latency, in one unit."""
+    low, high = latency["p50"], latency["p99"]
+    if low is None:
+        return "-"
+    return f"{low:.3g} / {high:.3g} s" if high >= 1 else f"{low * 1000:.3g} / {high * 1000:.3g} ms"
 
 
 def table(result: dict[str, Any], blocks: int) -> Table:
     """All runs with a pool of so many blocks."""
     load_1 = next(entry for entry in result["load_1"] if entry["blocks"] == blocks)
     sustained = f"load 1 = {load_1['requests_per_s']:.4g} requests/s ({result['reference']}, all at once)"
-    out = Table(title=f"{blocks:,} blocks; {sustained}", title_justify="left")
+    out = Table(title=f"{blocks:,} blocks; {sustained}; latencies: p50 / p99", title_justify="left")
     out.add_column("load", justify="right")
     out.add_column("variant", no_wrap=True)
-    for name in ("goodput", "requests/s", "normalized p50 / p99", "TTFT p50 / p99", "TPOT p50 / p99", "end to end p50 / p99"):
+    for name in ("goodput", "requests/s", "normalized", "TTFT", "TPOT", "end to end"):
         out.add_column(name, justify="right")
     for name in ("preempted", "recomputed", "swapped out"):
         out.add_column(name, justify="right")

@@ -196,7 +196,7 @@ def swept(trace: str, model: Model, device: Device, options: dict[str, Any], rep
         configs=configs,
         cost=Roofline(model, device, options["block_size"]),
         slo=slo_of(options),
-        check_every=options["check_every"],
+        check_every=options["check_every"] or 0,
     )
     record = describe(requests, model, device, configs[REFERENCE, sizes[0]], options)
     record["config"]["num_cpu_blocks"] = options["num_cpu_blocks"]  # None: as many as on the GPU
@@ -247,9 +247,7 @@ TOKENS = click.IntRange(min=1, max=TOKENS_MAX)
 @click.option(
     "--check-every",
     type=click.IntRange(min=0),
-    default=CHECK_EVERY_DEFAULT,
-    show_default=True,
-    help="Passes between two checks of the state; 0: only the last state.",
+    help=f"Passes between two checks of the state; 0: only the last. Default: {CHECK_EVERY_DEFAULT}, more in a crowd; sweep: 0.",
 )
 @click.option("--baseline", type=click.Choice(BASELINES), help="Preempt nobody: admit who can have all blocks of its life.")
 @click.option("--slo-ttft", type=float, default=SLO_TTFT_S, show_default=True, help="Goodput: most seconds to the first token.")
