@@ -149,9 +149,10 @@ class Simulation:
         row = self.next_row
         if row == len(trace) or (self.live and arrivals_s[row] > self.now_s):
             return
-        if not self.live and self.now_s >= self.metrics.pool_use.next_s:
-            self._sample(self.scheduler.state)
-        self.now_s = max(self.now_s, arrivals_s[row])
+        if arrivals_s[row] > self.now_s:
+            if self.now_s >= self.metrics.pool_use.next_s:
+                self._sample(self.scheduler.state)
+            self.now_s = arrivals_s[row]
         while row < len(trace) and arrivals_s[row] <= self.now_s:
             self._add(row)
             row += 1
