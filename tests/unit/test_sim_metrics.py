@@ -1,7 +1,8 @@
-"""What a run measures beside counts: goodput, normalized latency, the use of the pool, who cannot run, and why tokens are computed again."""
+"""What a run measures beside counts: goodput, normalized latency, the pool's use, who cannot run, why tokens are computed again."""
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -136,7 +137,7 @@ def test_a_series_is_bounded_even_and_the_same_again() -> None:
         points = series.points
         assert len(points) < 64 and points == grown(count).points
         assert points[0][0] == 0.0
-        gaps = [b[0] - a[0] for a, b in zip(points, points[1:], strict=False)]
+        gaps = [b[0] - a[0] for a, b in pairwise(points)]
         assert max(gaps) <= 4 * min(gaps)
         assert count < 64 or len(points) >= 16
         assert points[-1][0] >= (count - 1) / 10 - 2 * max(series.interval_s, 0.1)

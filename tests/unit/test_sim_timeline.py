@@ -106,9 +106,8 @@ def test_recompute_by_hand() -> None:
     check_format(events)
     first, second = slices(events)[1], slices(events)[2]
     assert first == [("queued", 0, 0), ("prefill", 0, 1), ("decode", 1, 3.5)]
-    assert second == [("queued", 0, 0), ("prefill", 0, 1), ("decode", 1, 1.5), ("queued", 1.5, 3.5), ("prefill", 3.5, 4.5)] + [
-        ("decode", 4.5, 6)
-    ]
+    assert second[:3] == [("queued", 0, 0), ("prefill", 0, 1), ("decode", 1, 1.5)]
+    assert second[3:] == [("queued", 1.5, 3.5), ("prefill", 3.5, 4.5), ("decode", 4.5, 6)]
     arrows = [(e["ph"], e["tid"], e["ts"], e["args"]) for e in events if e["ph"] in "sf"]
     assert arrows == [("s", 2, 1.5e6, {"mode": "recompute"}), ("f", 2, 3.5e6, {"mode": "recompute"})]
 
