@@ -1,4 +1,4 @@
-"""What a run measures beside counts: goodput, normalized latency, the pool's use, who cannot run, why tokens are computed again."""
+"""What a run measures: goodput, normalized latency, the pool's use, who cannot run, why tokens are computed again."""
 
 import math
 from collections.abc import Iterable, Sequence
