@@ -75,6 +75,14 @@ def test_whole_pools_can_be_promised() -> None:
     assert not metrics.failed and (metrics.finished, metrics.running_max, metrics.gpu_free_min) == (3, 1, 0)
 
 
+def test_no_watermark_keeps_back_what_is_promised() -> None:
+    trace = Trace("hand", "hand")
+    for _ in range(2):
+        trace.add(0.0, 60, 1)  # 15 blocks each, at once
+    metrics = Simulation(trace, config_of(watermark_blocks=2), COST, check_every=1, baseline="reserve").run()
+    assert (metrics.finished, metrics.prefill_steps, metrics.gpu_free_min) == (2, 1, 0)
+
+
 def test_it_admits_fewer_at_once() -> None:
     def simulate(baseline: str | None) -> Metrics:
         sizes = {"num_gpu_blocks": 1000, "block_size": 16, "max_model_len": 131_072, "max_num_batched_tokens": 131_072}

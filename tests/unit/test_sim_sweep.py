@@ -113,10 +113,16 @@ def test_a_new_policy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run["recomputed_by_cause"]["swap_impossible"] == run["recomputed_tokens"] > 0
 
 
-def test_a_run_that_cannot_be_made_is_one_line() -> None:
-    broken = sweep_of((REFERENCE,))
-    broken = attrs.evolve(broken, variants={REFERENCE: Variant(policy="none of these\nat all")})
+def test_a_run_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = attrs.evolve(sweep_of((REFERENCE,)), variants={REFERENCE: Variant(policy="hope")})
     with pytest.raises(SweepError, match=r"^kvproof recompute, 1000 blocks, load 0\.5: ConfigError: policy: must be one of"):
+        broken.run(in_order, silent)  # type: ignore[arg-type]
+
+    def fail(simulation: object) -> None:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr("kvproof.sim.engine.Simulation.run", fail)
+    with pytest.raises(SweepError, match=r"^kvproof recompute, 1000 blocks, all requests at once: ValueError: two lines$"):
         broken.run(in_order, silent)  # type: ignore[arg-type]
 
 

@@ -125,6 +125,15 @@ def test_swap_by_hand() -> None:
     ]
 
 
+def test_a_prompt_in_pieces_is_one_slice() -> None:
+    trace = Trace("hand", "hand")
+    trace.add(0.0, 12, 1)
+    stream = io.StringIO()
+    config = config_of(max_num_batched_tokens=8, max_num_seqs=4)
+    events = events_of(TimelineSimulation(stream, trace, config, Flat()), stream)
+    assert slices(events)[1] == [("queued", 0, 0), ("prefill", 0, 2), ("decode", 2, 2)]
+
+
 def pressed(mode: str | None, baseline: str | None = None, **fields: Any) -> tuple[list[Event], TimelineSimulation]:
     stream = io.StringIO()
     sizes = {"num_gpu_blocks": 1000, "num_cpu_blocks": 1000, "block_size": 16, "max_model_len": 131_072}
