@@ -50,6 +50,10 @@ class SweepError(RuntimeError):
     """A run of a sweep has failed. One line: which, and why."""
 
 
+class NobodyFitsError(SweepError):
+    """A pool in which no request of the trace can run: there is nothing to measure."""
+
+
 @attrs.frozen
 class Key:
     """A run of a sweep. `load` None: all requests are there at once, which measures load 1."""
@@ -135,7 +139,7 @@ class Sweep:
         first = self._made(at_once, runner, progress)
         for task in at_once:
             if not first[task.key]["requests"]["finished"]:
-                raise SweepError(f"{task.key}: no request of the trace can run in this pool")
+                raise NobodyFitsError(f"no request of the trace can run with {task.key.blocks} blocks")
         span_s = {task.key.blocks: float(first[task.key]["simulated_s"]) for task in at_once}
         tasks = [
             self._task(name, variant, blocks, load, span_s[blocks] / load)

@@ -24,7 +24,7 @@ def table(result: dict[str, Any], blocks: int) -> Table:
     out.add_column("variant", no_wrap=True)
     for name in ("goodput", "requests/s", "normalized", "TTFT", "TPOT", "end to end"):
         out.add_column(name, justify="right")
-    for name in ("preempted", "recomputed", "swapped out"):
+    for name in ("preemptions", "recomputed", "swapped out"):
         out.add_column(name, justify="right")
     before = None
     for run in result["runs"]:

@@ -15,7 +15,7 @@ from kvproof.core.config import Config
 from kvproof.proofs.workers import WorkerError, each
 from kvproof.sim import sweep_page, sweep_table
 from kvproof.sim.files import reason_of, write_atomically
-from kvproof.sim.sweep import LOADS, REFERENCE, VARIANTS, Key, Made, Runner, Sweep, SweepError, Task, failed
+from kvproof.sim.sweep import LOADS, REFERENCE, VARIANTS, Key, Made, NobodyFitsError, Runner, Sweep, SweepError, Task, failed
 from kvproof.sim.traces import shown
 
 BLOCKS_MAX = 2**22
@@ -104,6 +104,8 @@ def run(sweep: Sweep, title: str, record: dict[str, Any], jobs: int, report_path
                 bar.update(task, advance=1, description=str(key))
 
             result = sweep.run(in_processes(jobs), show)
+    except NobodyFitsError as error:
+        raise InputError(f"--sweep-blocks: {error}") from None
     except (SweepError, WorkerError) as error:
         click.echo(f"kvproof: --sweep: {error}", err=True)
         return 1

@@ -13,7 +13,7 @@ from kvproof.sim.cost import Roofline
 from kvproof.sim.generate import azure_like
 from kvproof.sim.hardware import DEVICES, MODELS
 from kvproof.sim.metrics import Slo
-from kvproof.sim.sweep import REFERENCE, VARIANTS, Key, Sweep, SweepError, Task, Variant, make, stretched
+from kvproof.sim.sweep import REFERENCE, VARIANTS, Key, NobodyFitsError, Sweep, SweepError, Task, Variant, make, stretched
 from kvproof.sim.traces import Trace
 
 SIZES = {"num_cpu_blocks": 1000, "max_model_len": 131_072, "max_num_batched_tokens": 131_072}
@@ -127,7 +127,7 @@ def test_a_run_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_pool_in_which_nobody_fits_is_named() -> None:
-    with pytest.raises(SweepError, match="kvproof recompute, 1 blocks, all requests at once: no request of the trace can run"):
+    with pytest.raises(NobodyFitsError, match="no request of the trace can run with 1 blocks"):
         sweep_of((REFERENCE,), blocks=(1,)).run(in_order, silent)  # type: ignore[arg-type]
 
 

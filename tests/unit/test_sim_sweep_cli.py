@@ -96,6 +96,7 @@ BAD_OPTIONS = {
     "blocks": (("--sweep", "--sweep-blocks", "500,many"), "--sweep-blocks: must be numbers separated by commas, like 500,1000"),
     "no blocks": (("--sweep", "--sweep-blocks", ""), "--sweep-blocks: must be numbers"),
     "0 blocks": (("--sweep", "--sweep-blocks", "0"), "--sweep-blocks: must be from 1 to"),
+    "nobody fits": (("--sweep", "--sweep-blocks", "9,1"), "--sweep-blocks: no request of the trace can run with 1 blocks"),
     "load": (("--sweep", "--sweep-load", "1;2"), "--sweep-load: must be numbers"),
     "load NaN": (("--sweep", "--sweep-load", "nan"), "--sweep-load: must be from 0.001 to 1000"),
     "load infinite": (("--sweep", "--sweep-load", "inf"), "--sweep-load: must be from"),
