@@ -86,6 +86,7 @@ class Simulation:
         self.live: dict[int, Live] = {}
         self.now_s = 0.0
         self.next_row = 0
+        self.next_arrival_s = trace.arrivals_s[0] if len(trace) else math.inf
         self.decoding = 0
         """Requests that decode; `kv_tokens`: the tokens they hold together."""
         self.kv_tokens = 0
@@ -98,10 +99,11 @@ class Simulation:
         scheduler, metrics, live, pool_use = self.scheduler, self.metrics, self.live, self.metrics.pool_use
         passes = 0
         next_check = self._until_check()
-        while self.next_row < len(self.trace) or live:
-            self._arrive()
-            if not live:
-                continue
+        while live or self.next_arrival_s < math.inf:
+            if self.now_s >= self.next_arrival_s or not live:
+                self._arrive()
+                if not live:
+                    continue
             plan = scheduler.schedule()
             state = scheduler.state
             if state.gpu_free < metrics.gpu_free_min:
@@ -145,18 +147,16 @@ class Simulation:
 
     def _arrive(self) -> None:
         """Add everybody who has arrived; if nobody is in the system, go to the next arrival first."""
-        trace, arrivals_s = self.trace, self.trace.arrivals_s
-        row = self.next_row
-        if row == len(trace) or (self.live and arrivals_s[row] > self.now_s):
-            return
-        if arrivals_s[row] > self.now_s:
+        arrivals_s, row = self.trace.arrivals_s, self.next_row
+        if self.next_arrival_s > self.now_s:
             if self.now_s >= self.metrics.pool_use.next_s:
                 self._sample(self.scheduler.state)
-            self.now_s = arrivals_s[row]
-        while row < len(trace) and arrivals_s[row] <= self.now_s:
+            self.now_s = self.next_arrival_s
+        while row < len(arrivals_s) and arrivals_s[row] <= self.now_s:
             self._add(row)
             row += 1
         self.next_row = row
+        self.next_arrival_s = arrivals_s[row] if row < len(arrivals_s) else math.inf
 
     def _add(self, row: int) -> None:
         """Give request `row` to the scheduler, unless it can never be served to its end."""
@@ -180,9 +180,9 @@ class Simulation:
 
     def _skip_to_arrival(self) -> bool:
         """Nothing moved in this pass: only an arrival can change that."""
-        if self.next_row == len(self.trace):
+        if self.next_arrival_s == math.inf:
             return False
-        self.now_s = max(self.now_s, self.trace.arrivals_s[self.next_row])
+        self.now_s = max(self.now_s, self.next_arrival_s)
         return True
 
     def _pass_time(self, plan: Plan) -> bool:
