@@ -121,14 +121,31 @@ text {{ font-size: 12px; fill: #555; }} line {{ stroke: #ccc; }}
 """
 
 
+def plot(name: str, points: list[tuple[float, float]], top: float, top_label: str, marks: list[str]) -> str:
+    """An SVG of points (0 to 100, 0 to `top`), with `marks` evenly below it."""
+    path = " ".join(f"{50 + 5.4 * x:.1f},{140 - 120 * y / top:.1f}" for x, y in points)
+    gap = 540 / (len(marks) - 1)
+    below = "".join(f'<text x="{50 + gap * k:g}" y="158" text-anchor="middle">{mark}</text>' for k, mark in enumerate(marks))
+    axes = '<line x1="50" y1="140" x2="590" y2="140"/><line x1="50" y1="20" x2="50" y2="140"/>'
+    words = f'<text x="4" y="24">{top_label}</text>{below}'
+    return f'<svg viewBox="0 0 620 165" role="img" aria-label="{name}">{axes}<polyline points="{path}"/>{words}</svg>'
+
+
 def curve(name: str, points: list[tuple[float, float]]) -> str:
     """An SVG of (share of requests in %, seconds): which share waited at most so long."""
     top = max((y for _, y in points), default=0.0) or 1.0
-    path = " ".join(f"{50 + 5.4 * x:.1f},{140 - 120 * y / top:.1f}" for x, y in points)
-    marks = "".join(f'<text x="{50 + 5.4 * x}" y="158" text-anchor="middle">{x} %</text>' for x in (0, 25, 50, 75, 100))
-    axes = '<line x1="50" y1="140" x2="590" y2="140"/><line x1="50" y1="20" x2="50" y2="140"/>'
-    words = f'<text x="4" y="24">{seconds(top)}</text>{marks}'
-    return f'<svg viewBox="0 0 620 165" role="img" aria-label="{name}">{axes}<polyline points="{path}"/>{words}</svg>'
+    return plot(name, points, top, seconds(top), [f"{x} %" for x in (0, 25, 50, 75, 100)])
+
+
+def pool_curve(name: str, summary: Summary) -> str:
+    """An SVG of the GPU blocks used over simulated time, as steps."""
+    use, blocks = summary["pool_use"], summary["config"]["num_gpu_blocks"]
+    end_s = use["time_s"][-1] or 1.0
+    points = list(zip((100 * at_s / end_s for at_s in use["time_s"]), use["blocks_used"], strict=True))
+    steps = points[:1]
+    for x, y in points[1:]:
+        steps += [(x, steps[-1][1]), (x, y)]
+    return plot(name, steps, blocks, f"{blocks:,}", [seconds(end_s * k / 4) for k in range(5)])
 
 
 def page(summary: Summary, curves: dict[str, list[tuple[float, float]]]) -> str:
@@ -142,6 +159,8 @@ def page(summary: Summary, curves: dict[str, list[tuple[float, float]]]) -> str:
     parts = ["<table>", head, *map(cells, latency_rows(summary)), "</table>"]
     for key, title in LATENCIES:
         parts += [f"<h2>{title}: share of requests that took at most so long</h2>", curve(title, curves[key])]
+    if summary["pool_use"]["time_s"]:
+        parts += ["<h2>GPU blocks used, over simulated time</h2>", pool_curve("GPU blocks used", summary)]
     parts += ["<h2>Counts</h2><table>", *map(cells, count_rows(summary)), *map(cells, infeasible_rows(summary)), "</table>"]
     parts += [f'<p class="bad">{html.escape(violation)}</p>' for violation in summary["violations"]]
     parts += ["<h2>Configuration</h2><table>"]

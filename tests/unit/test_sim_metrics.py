@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvproof import Config
+from kvproof import Config, Outcome
 from kvproof.core.config import ConfigError
+from kvproof.core.status import Status
 from kvproof.sim import baselines
 from kvproof.sim.engine import CHECK_EVERY_DEFAULT, Simulation
 from kvproof.sim.metrics import NAMED_MAX, Metrics, Slo
@@ -97,6 +98,21 @@ def test_so_many_are_named_and_all_are_counted() -> None:
     m = run(trace_of(*((float(i), 60, 10) for i in range(100))))
     assert (m.refused, len(m.infeasible)) == (100, NAMED_MAX)
     assert [request for request, _ in m.infeasible] == list(range(NAMED_MAX))
+
+
+def test_whom_the_scheduler_ends_for_capacity_is_named() -> None:
+    simulation = Simulation(trace_of((0.0, 4, 8)), config_of(), Flat(), check_every=0)
+    scheduler = simulation.scheduler
+    commit = scheduler.commit
+
+    def early() -> list[Outcome]:
+        if scheduler.state.epoch == 3:
+            return [Outcome(0, Status.FINISHED_CAPACITY, 4, 7, "it is too large")]
+        return commit()
+
+    scheduler.commit = early  # type: ignore[method-assign, assignment]
+    m = simulation.run()
+    assert (m.capacity, m.finished, m.infeasible) == (1, 0, [(0, "it is too large")])
 
 
 def test_recomputed_tokens_by_cause() -> None:
