@@ -10,23 +10,28 @@ request are not counted one by one but follow from the number of decode steps (`
 token are timed when they happen, and what a step's cost depends on (sequences that decode, tokens they hold) is a running sum.
 
 Checked: every request ends exactly once and with the tokens it asked for; the simulator's own sums agree with the scheduler's
-state; the invariants of `kvproof.spec` hold every `check_every` passes and at the end; at the end all blocks are back.
+state; the invariants of `kvproof.spec` hold on states now and then and at the end; at the end all blocks are back.
 """
 
+import math
 from collections.abc import Callable
 
 import attrs
 
 from kvproof.core.config import Config
 from kvproof.core.status import Status
-from kvproof.scheduler import Outcome, Scheduler
+from kvproof.scheduler import Outcome
 from kvproof.sim.audit import check_end, check_state
+from kvproof.sim.baselines import blocks_for_life, scheduler_of
 from kvproof.sim.cost import Cost
-from kvproof.sim.metrics import Metrics
+from kvproof.sim.metrics import RECOMPUTE, SWAP_IMPOSSIBLE, Metrics, Slo
 from kvproof.sim.traces import Trace
 from kvproof.store.plan import Plan
+from kvproof.store.state import State
 
 CHECK_EVERY_DEFAULT = 1_000
+CHECK_PASSES_PER_REQUEST = 5
+"""A check looks at every request in the system, so the next waits this many passes for each: a long queue must not cost more."""
 PROGRESS_EVERY = 2_048
 
 WAITS, PREFILLS, DECODES, SWAPPED = range(4)
@@ -52,13 +57,12 @@ def no_progress(ended: int) -> None:
     """Show nothing."""
 
 
-def blocks_for_life(prompt_tokens: int, output_tokens: int, block_size: int) -> int:
-    """Blocks that a request needs in its last step; the token sampled last needs no slot."""
-    return -(-(prompt_tokens + output_tokens - 1) // block_size)
-
-
 class Simulation:
-    """One run of a trace. Use it once: `Simulation(...).run()`."""
+    """One run of a trace. Use it once: `Simulation(...).run()`.
+
+    `check_every`: passes between two checks of the state; 0: only the last one; None: 1,000, or more while many requests wait.
+    `policy`, `baseline`: who decides, see `baselines.scheduler_of`, which raises ConfigError. `slo`: what counts as goodput.
+    """
 
     def __init__(
         self,
@@ -66,16 +70,23 @@ class Simulation:
         config: Config,
         cost: Cost,
         preemption_mode: str | None = None,
-        check_every: int = CHECK_EVERY_DEFAULT,
+        check_every: int | None = None,
         progress: Callable[[int], None] = no_progress,
+        *,
+        policy: str | None = None,
+        baseline: str | None = None,
+        slo: Slo | None = None,
     ) -> None:
         self.trace, self.config, self.cost = trace, config, cost
         self.check_every, self.progress = check_every, progress
-        self.scheduler = Scheduler(config, preemption_mode)
-        self.metrics = Metrics(total=len(trace), gpu_free_min=config.num_gpu_blocks)
+        self.scheduler = scheduler_of(config, preemption_mode, policy, baseline)
+        self.preempts = baseline is None
+        self.recompute_cause = SWAP_IMPOSSIBLE if preemption_mode == "swap" else RECOMPUTE
+        self.metrics = Metrics(total=len(trace), gpu_free_min=config.num_gpu_blocks, slo=slo or Slo())
         self.live: dict[int, Live] = {}
         self.now_s = 0.0
         self.next_row = 0
+        self.next_arrival_s = trace.arrivals_s[0] if len(trace) else math.inf
         self.decoding = 0
         """Requests that decode; `kv_tokens`: the tokens they hold together."""
         self.kv_tokens = 0
@@ -85,23 +96,28 @@ class Simulation:
 
     def run(self) -> Metrics:
         """Simulate until nobody is left, or until nothing moves any more."""
-        scheduler, metrics, live = self.scheduler, self.metrics, self.live
+        scheduler, metrics, live, pool_use = self.scheduler, self.metrics, self.live, self.metrics.pool_use
         passes = 0
-        while self.next_row < len(self.trace) or live:
-            self._arrive()
-            if not live:
-                continue
+        next_check = self._until_check()
+        while live or self.next_arrival_s < math.inf:
+            if self.now_s >= self.next_arrival_s or not live:
+                self._arrive()
+                if not live:
+                    continue
             plan = scheduler.schedule()
+            state = scheduler.state
+            if state.gpu_free < metrics.gpu_free_min:
+                metrics.gpu_free_min = state.gpu_free
+            if self.now_s >= pool_use.next_s:
+                self._sample(state)
             moved = self._pass_time(plan)
-            free = scheduler.state.gpu_free
-            if free < metrics.gpu_free_min:
-                metrics.gpu_free_min = free
             outcomes = scheduler.commit()
             for outcome in outcomes:
                 self._end(outcome)
             passes += 1
-            if self.check_every and passes % self.check_every == 0:
+            if passes >= next_check:
                 check_state(self)
+                next_check = passes + self._until_check()
             if passes % PROGRESS_EVERY == 0:
                 self.progress(self.next_row - len(live))
             if not (moved or outcomes) and not self._skip_to_arrival():
@@ -112,29 +128,49 @@ class Simulation:
                 break
         metrics.lost = metrics.total - metrics.finished - metrics.refused - metrics.capacity
         metrics.simulated_s = self.now_s
+        self._sample(scheduler.state)
         check_end(self)
         self.progress(metrics.total - metrics.lost)
         return metrics
 
+    def _until_check(self) -> float:
+        """Passes to the next check of the state."""
+        if self.check_every is None:
+            return max(CHECK_EVERY_DEFAULT, CHECK_PASSES_PER_REQUEST * len(self.live))
+        return self.check_every or math.inf
+
+    def _sample(self, state: State) -> None:
+        """A point of the pool's use: the state after a pass, at the beginning of its step."""
+        running, swapped = len(state.running[1]), len(state.swapped[1])
+        used = self.config.num_gpu_blocks - state.gpu_free
+        self.metrics.pool_use.add(self.now_s, used, running, len(self.live) - running - swapped, swapped)
+
     def _arrive(self) -> None:
         """Add everybody who has arrived; if nobody is in the system, go to the next arrival first."""
-        trace, arrivals_s = self.trace, self.trace.arrivals_s
-        row = self.next_row
-        if row == len(trace) or (self.live and arrivals_s[row] > self.now_s):
-            return
-        self.now_s = max(self.now_s, arrivals_s[row])
-        while row < len(trace) and arrivals_s[row] <= self.now_s:
+        arrivals_s, row = self.trace.arrivals_s, self.next_row
+        if self.next_arrival_s > self.now_s:
+            if self.now_s >= self.metrics.pool_use.next_s:
+                self._sample(self.scheduler.state)
+            self.now_s = self.next_arrival_s
+        while row < len(arrivals_s) and arrivals_s[row] <= self.now_s:
             self._add(row)
             row += 1
         self.next_row = row
+        self.next_arrival_s = arrivals_s[row] if row < len(arrivals_s) else math.inf
 
     def _add(self, row: int) -> None:
         """Give request `row` to the scheduler, unless it can never be served to its end."""
         config, prompt_tokens, output_tokens = self.config, self.trace.prompt_tokens[row], self.trace.output_tokens[row]
         blocks = blocks_for_life(prompt_tokens, output_tokens, config.block_size)
-        too_long = prompt_tokens + output_tokens > config.max_model_len
-        if too_long or blocks > config.num_gpu_blocks - config.watermark_blocks:
+        usable = config.num_gpu_blocks - config.watermark_blocks
+        why = ""
+        if prompt_tokens + output_tokens > config.max_model_len:
+            why = f"{prompt_tokens} + {output_tokens} tokens exceed max_model_len {config.max_model_len}"
+        elif blocks > usable:
+            why = f"{prompt_tokens} + {output_tokens} tokens need {blocks} blocks, the pool less the watermark has {usable}"
+        if why:
             self.metrics.refused += 1
+            self.metrics.name(row, why)
             return
         g = self.scheduler.add_request(prompt_tokens, output_tokens)
         if g in self.live:
@@ -144,9 +180,9 @@ class Simulation:
 
     def _skip_to_arrival(self) -> bool:
         """Nothing moved in this pass: only an arrival can change that."""
-        if self.next_row == len(self.trace):
+        if self.next_arrival_s == math.inf:
             return False
-        self.now_s = max(self.now_s, self.trace.arrivals_s[self.next_row])
+        self.now_s = max(self.now_s, self.next_arrival_s)
         return True
 
     def _pass_time(self, plan: Plan) -> bool:
@@ -187,7 +223,10 @@ class Simulation:
             request = self.live[g]
             end = first + tokens
             metrics.prefill_tokens += tokens
-            metrics.recomputed_tokens += max(0, min(end, request.computed) - first)
+            if request.computed > first:
+                again = min(end, request.computed) - first
+                metrics.recomputed_tokens += again
+                metrics.recomputed_by_cause[self.recompute_cause] += again
             request.computed = max(request.computed, end)
             request.phase = PREFILLS
             if end > request.tokens:
@@ -217,6 +256,8 @@ class Simulation:
 
     def _preempt(self, plan: Plan) -> None:
         metrics = self.metrics
+        if not self.preempts:
+            metrics.violate(f"pass {metrics.passes}: a baseline without preemption has preempted")
         for g, mode in plan.preempted:
             request = self.live[g]
             if request.phase not in (PREFILLS, DECODES):
@@ -252,12 +293,8 @@ class Simulation:
             metrics.violate(f"request {request.row}: ended with {outcome.tokens} tokens, {request.tokens} were computed")
         if outcome.status not in (Status.FINISHED_STOPPED, Status.FINISHED_LENGTH_CAPPED):
             metrics.capacity += 1
+            metrics.name(request.row, outcome.reason or outcome.status.name)
             return
         if outcome.output_tokens != request.output_tokens:
             metrics.violate(f"request {request.row}: {outcome.output_tokens} tokens instead of {request.output_tokens}")
-        metrics.finished += 1
-        metrics.output_tokens += outcome.output_tokens
-        metrics.ttft_s.append(request.first_s - request.arrival_s)
-        metrics.e2e_s.append(self.now_s - request.arrival_s)
-        if outcome.output_tokens > 1:
-            metrics.tpot_s.append((self.now_s - request.first_s) / (outcome.output_tokens - 1))
+        metrics.finish(outcome.output_tokens, request.arrival_s, request.first_s, self.now_s)

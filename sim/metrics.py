@@ -1,7 +1,8 @@
-"""What a simulation measures: three latencies per request, counts, and what went wrong.
+"""What a simulation measures: four latencies per request, goodput, counts, the use of the pool, and what went wrong.
 
-TTFT: arrival to the end of the step that computed the first token. TPOT: (last token - first token) / (tokens - 1), for
-requests of two tokens and more. End to end: arrival to the last token. Seconds of simulated time.
+TTFT: arrival to the end of the step that computed the first token, for the first time. TPOT: (last token - first token) /
+(tokens - 1), for requests of two tokens and more. End to end: arrival to the last token. Normalized: end to end / tokens.
+Seconds of simulated time. What a preemption takes is in all of them: none begins anew.
 """
 
 from array import array
@@ -10,7 +11,24 @@ from typing import Any
 
 import attrs
 
+from kvproof.sim.series import Series
+
 VIOLATIONS_SHOWN_MAX = 20
+NAMED_MAX = 20
+"""Of the requests that cannot run so many are named."""
+SLO_TTFT_S = 2.0
+SLO_TPOT_S = 0.1
+
+RECOMPUTE, SWAP_IMPOSSIBLE = "recompute", "swap_impossible"
+"""Why tokens are computed again: the policy wished for recompute; it wished for swap, and the host had no room."""
+
+
+@attrs.frozen
+class Slo:
+    """What a request must meet to count as good. Defaults: a reader waits 2 s, and reads less than ten tokens a second."""
+
+    ttft_s: float = SLO_TTFT_S
+    tpot_s: float = SLO_TPOT_S
 
 
 def percentile(ordered: "array[float] | list[float]", percent: float) -> float | None:
@@ -46,6 +64,14 @@ class Metrics:
     ttft_s: "array[float]" = attrs.field(factory=lambda: array("d"))
     tpot_s: "array[float]" = attrs.field(factory=lambda: array("d"))
     e2e_s: "array[float]" = attrs.field(factory=lambda: array("d"))
+    normalized_s: "array[float]" = attrs.field(factory=lambda: array("d"))
+    """Seconds per output token."""
+    slo: Slo = attrs.field(factory=Slo)
+    good: int = 0
+    """Finished requests that met both limits of `slo`; a request of one token has no TPOT to miss."""
+    infeasible: list[tuple[int, str]] = attrs.field(factory=list)
+    """(request, why) of the first few that cannot run; requests are counted from 0 in order of arrival."""
+    pool_use: Series = attrs.field(factory=Series)
     preempted: int = 0
     """Requests preempted at least once."""
     preemptions_max: int = 0
@@ -55,6 +81,7 @@ class Metrics:
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
     """Prefill tokens that had been computed before: the price of preemption by recompute."""
+    recomputed_by_cause: dict[str, int] = attrs.field(factory=lambda: {RECOMPUTE: 0, SWAP_IMPOSSIBLE: 0})
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     output_tokens: int = 0
@@ -77,6 +104,25 @@ class Metrics:
         self.violation_count += 1
         if len(self.violations) < VIOLATIONS_SHOWN_MAX:
             self.violations.append(what)
+
+    def name(self, request: int, why: str) -> None:
+        """Request number `request` cannot run to its end. The first few are kept in words."""
+        if len(self.infeasible) < NAMED_MAX:
+            self.infeasible.append((request, why))
+
+    def finish(self, tokens: int, arrival_s: float, first_s: float, last_s: float) -> None:
+        """A request has all its `tokens` output tokens, the first at `first_s`."""
+        ttft_s, e2e_s = first_s - arrival_s, last_s - arrival_s
+        tpot_s = 0.0
+        self.finished += 1
+        self.output_tokens += tokens
+        self.ttft_s.append(ttft_s)
+        self.e2e_s.append(e2e_s)
+        self.normalized_s.append(e2e_s / tokens)
+        if tokens > 1:
+            tpot_s = (last_s - first_s) / (tokens - 1)
+            self.tpot_s.append(tpot_s)
+        self.good += ttft_s <= self.slo.ttft_s and tpot_s <= self.slo.tpot_s
 
     @property
     def passes(self) -> int:
@@ -102,10 +148,24 @@ class Metrics:
                 "preempted_share": self.preempted / ran if ran else 0.0,
                 "preemptions_max": self.preemptions_max,
             },
-            "latency_s": {"ttft": spread(self.ttft_s), "tpot": spread(self.tpot_s), "e2e": spread(self.e2e_s)},
+            "infeasible": [{"request": request, "why": why} for request, why in self.infeasible],
+            "latency_s": {
+                "ttft": spread(self.ttft_s),
+                "tpot": spread(self.tpot_s),
+                "e2e": spread(self.e2e_s),
+                "normalized": spread(self.normalized_s),
+            },
+            "goodput": {
+                "slo_ttft_s": self.slo.ttft_s,
+                "slo_tpot_s": self.slo.tpot_s,
+                "requests": self.good,
+                "share": self.good / ran if ran else 0.0,
+                "requests_per_s": self.good / self.simulated_s if self.simulated_s else 0.0,
+            },
             "preemptions": {"recompute": self.recomputes, "swap": self.swaps},
             "prefill_tokens": self.prefill_tokens,
             "recomputed_tokens": self.recomputed_tokens,
+            "recomputed_by_cause": dict(self.recomputed_by_cause),
             "swapped_out_bytes": self.swapped_out_blocks * block_bytes,
             "swapped_in_bytes": self.swapped_in_blocks * block_bytes,
             "output_tokens": self.output_tokens,
@@ -117,6 +177,7 @@ class Metrics:
             },
             "running_max": self.running_max,
             "gpu_free_min": self.gpu_free_min,
+            "pool_use": self.pool_use.summary(),
             "simulated_s": self.simulated_s,
             "output_tokens_per_s": self.output_tokens / self.simulated_s if self.simulated_s else 0.0,
             "blocks_back": self.blocks_back,

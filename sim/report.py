@@ -1,19 +1,12 @@
 """How a simulation is told: a table for the terminal, and one HTML page that needs nothing else."""
 
 import html
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 Summary = dict[str, Any]
-LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end to end"))
-
-
-class ReportError(ValueError):
-    """The report cannot be written where it should be."""
+LATENCIES = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end to end"), ("normalized", "normalized (end to end / token)"))
 
 
 def seconds(value: float | None) -> str:
@@ -48,6 +41,10 @@ def count_rows(summary: Summary) -> list[tuple[str, str]]:
     checked = "the invariants of the spec" if summary["spec_used"] else "own accounts only: no kvproof.spec.check here"
     refused = f"{requests['refused']:,} (longer than the context or the pool)"
     recomputed = summary["recomputed_tokens"] / summary["prefill_tokens"] if summary["prefill_tokens"] else 0.0
+    goodput, causes = summary["goodput"], summary["recomputed_by_cause"]
+    limits = f"TTFT <= {seconds(goodput['slo_ttft_s'])}, TPOT <= {seconds(goodput['slo_tpot_s'])}"
+    met = f"{goodput['requests']:,} ({goodput['share']:.2%}), {goodput['requests_per_s']:.4g} requests/s; {limits}"
+    fallback = f"; {causes['swap_impossible']:,} since the host had no room" if causes["swap_impossible"] else ""
     peak_rss = size(run["peak_rss_bytes"]) if run["peak_rss_bytes"] is not None else "-"
     return [
         ("requests", f"{requests['total']:,}"),
@@ -55,9 +52,10 @@ def count_rows(summary: Summary) -> list[tuple[str, str]]:
         ("refused", refused),
         ("ended for capacity", f"{requests['capacity']:,}"),
         ("lost", f"{requests['lost']:,}"),
+        ("goodput", met),
         ("preempted requests", preempted),
         ("preemptions", " ".join(f"{mode} {count:,}" for mode, count in summary["preemptions"].items())),
-        ("recomputed tokens", f"{summary['recomputed_tokens']:,} ({recomputed:.2%} of prefill tokens)"),
+        ("recomputed tokens", f"{summary['recomputed_tokens']:,} ({recomputed:.2%} of prefill tokens{fallback})"),
         ("swapped out / in", f"{size(summary['swapped_out_bytes'])} / {size(summary['swapped_in_bytes'])}"),
         ("output tokens", f"{summary['output_tokens']:,} ({summary['output_tokens_per_s']:,.0f} per s)"),
         ("steps", f"{steps['total']:,} (prefill {steps['prefill']:,}, decode {steps['decode']:,}, idle {steps['idle']:,})"),
@@ -69,6 +67,14 @@ def count_rows(summary: Summary) -> list[tuple[str, str]]:
         ("wall time", seconds(run["wall_s"])),
         ("peak memory", peak_rss),
     ]
+
+
+def infeasible_rows(summary: Summary) -> list[tuple[str, str]]:
+    """The requests that cannot run, as far as they are named."""
+    named = summary["infeasible"]
+    rows = [(f"request {entry['request']}", entry["why"]) for entry in named]
+    more = summary["requests"]["refused"] + summary["requests"]["capacity"] - len(named)
+    return [*rows, ("and", f"{more:,} more")] if more > 0 and named else rows
 
 
 def title_of(summary: Summary) -> str:
@@ -90,6 +96,8 @@ def tables(summary: Summary) -> list[Table]:
     counts.add_column()
     counts.add_column()
     for name, value in count_rows(summary):
+        counts.add_row(name, value)
+    for name, value in infeasible_rows(summary):
         counts.add_row(name, value)
     for violation in summary["violations"]:
         counts.add_row("violation", violation)
@@ -113,14 +121,31 @@ text {{ font-size: 12px; fill: #555; }} line {{ stroke: #ccc; }}
 """
 
 
+def plot(name: str, points: list[tuple[float, float]], top: float, top_label: str, marks: list[str]) -> str:
+    """An SVG of points (0 to 100, 0 to `top`), with `marks` evenly below it."""
+    path = " ".join(f"{50 + 5.4 * x:.1f},{140 - 120 * y / top:.1f}" for x, y in points)
+    gap = 540 / (len(marks) - 1)
+    below = "".join(f'<text x="{50 + gap * k:g}" y="158" text-anchor="middle">{mark}</text>' for k, mark in enumerate(marks))
+    axes = '<line x1="50" y1="140" x2="590" y2="140"/><line x1="50" y1="20" x2="50" y2="140"/>'
+    words = f'<text x="4" y="24">{top_label}</text>{below}'
+    return f'<svg viewBox="0 0 620 165" role="img" aria-label="{name}">{axes}<polyline points="{path}"/>{words}</svg>'
+
+
 def curve(name: str, points: list[tuple[float, float]]) -> str:
     """An SVG of (share of requests in %, seconds): which share waited at most so long."""
     top = max((y for _, y in points), default=0.0) or 1.0
-    path = " ".join(f"{50 + 5.4 * x:.1f},{140 - 120 * y / top:.1f}" for x, y in points)
-    marks = "".join(f'<text x="{50 + 5.4 * x}" y="158" text-anchor="middle">{x} %</text>' for x in (0, 25, 50, 75, 100))
-    axes = '<line x1="50" y1="140" x2="590" y2="140"/><line x1="50" y1="20" x2="50" y2="140"/>'
-    words = f'<text x="4" y="24">{seconds(top)}</text>{marks}'
-    return f'<svg viewBox="0 0 620 165" role="img" aria-label="{name}">{axes}<polyline points="{path}"/>{words}</svg>'
+    return plot(name, points, top, seconds(top), [f"{x} %" for x in (0, 25, 50, 75, 100)])
+
+
+def pool_curve(name: str, summary: Summary) -> str:
+    """An SVG of the GPU blocks used over simulated time, as steps."""
+    use, blocks = summary["pool_use"], summary["config"]["num_gpu_blocks"]
+    end_s = use["time_s"][-1] or 1.0
+    points = list(zip((100 * at_s / end_s for at_s in use["time_s"]), use["blocks_used"], strict=True))
+    steps = points[:1]
+    for x, y in points[1:]:
+        steps += [(x, steps[-1][1]), (x, y)]
+    return plot(name, steps, blocks, f"{blocks:,}", [seconds(end_s * k / 4) for k in range(5)])
 
 
 def page(summary: Summary, curves: dict[str, list[tuple[float, float]]]) -> str:
@@ -134,43 +159,12 @@ def page(summary: Summary, curves: dict[str, list[tuple[float, float]]]) -> str:
     parts = ["<table>", head, *map(cells, latency_rows(summary)), "</table>"]
     for key, title in LATENCIES:
         parts += [f"<h2>{title}: share of requests that took at most so long</h2>", curve(title, curves[key])]
-    parts += ["<h2>Counts</h2><table>", *map(cells, count_rows(summary)), "</table>"]
+    if summary["pool_use"]["time_s"]:
+        parts += ["<h2>GPU blocks used, over simulated time</h2>", pool_curve("GPU blocks used", summary)]
+    parts += ["<h2>Counts</h2><table>", *map(cells, count_rows(summary)), *map(cells, infeasible_rows(summary)), "</table>"]
     parts += [f'<p class="bad">{html.escape(violation)}</p>' for violation in summary["violations"]]
     parts += ["<h2>Configuration</h2><table>"]
     for section in ("trace", "model", "config"):
         parts += [cells((f"{section}.{key}", str(value))) for key, value in summary[section].items()]
     parts += ["</table>"]
     return PAGE.format(title=html.escape(title_of(summary)), body="\n".join(parts))
-
-
-def check_target(target: Path, trace: Path | None) -> None:
-    """Raise ReportError unless `target` can be written; leaves nothing behind."""
-    try:
-        if target.exists() and not target.is_file():
-            raise ReportError(f"--report {target}: exists and is not a regular file")
-        if trace is not None and target.exists() and target.samefile(trace):
-            raise ReportError(f"--report {target}: is the trace itself")
-        with tempfile.NamedTemporaryFile(dir=target.resolve().parent, prefix=".kvproof-"):
-            pass
-    except (OSError, ValueError) as error:
-        if isinstance(error, ReportError):
-            raise
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise ReportError(f"--report {target}: cannot be written: {reason}") from None
-
-
-def write_atomically(target: Path, text: str) -> None:
-    """The whole text or nothing: a temporary file beside the target takes its name."""
-    target = target.resolve()
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".kvproof-")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -19,6 +19,7 @@ PACKAGES = {
     "click": ("click",),
     "hypothesis": ("hypothesis",),
     "numpy": ("numpy",),
+    "plotly": ("plotly",),
     "rich": ("rich",),
     "z3": ("z3-solver",),
     "torch": ("torch",),
@@ -26,7 +27,13 @@ PACKAGES = {
 }
 """Name -> distributions that provide it."""
 
-NEEDED_BY = {"z3": "prove, audit", "numpy": "replay, fuzz", "torch": "nothing yet", "cupy": "nothing yet"}
+NEEDED_BY = {
+    "z3": "prove, audit",
+    "numpy": "replay, fuzz",
+    "plotly": "simulate --sweep --report",
+    "torch": "nothing yet",
+    "cupy": "nothing yet",
+}
 
 
 def installed(distributions: tuple[str, ...]) -> str | None:

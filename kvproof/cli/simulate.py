@@ -3,20 +3,26 @@
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kvproof.cli import InputError
+from kvproof.cli import InputError, sweeping
+from kvproof.cli.doctor import cores
 from kvproof.core.config import PROFILES, Config, ConfigError
-from kvproof.sim import generate, report
+from kvproof.sim import files, generate, report
+from kvproof.sim.baselines import BASELINES
 from kvproof.sim.cost import Roofline, blocks_that_fit
 from kvproof.sim.engine import CHECK_EVERY_DEFAULT, Simulation
 from kvproof.sim.hardware import DEVICES, MODELS, Device, Model
-from kvproof.sim.metrics import Metrics, percentile
+from kvproof.sim.metrics import SLO_TPOT_S, SLO_TTFT_S, Metrics, Slo, percentile
+from kvproof.sim.sweep import REFERENCE, VARIANTS, Sweep
+from kvproof.sim.timeline import TimelineSimulation
 from kvproof.sim.traces import RATE_DEFAULT_PER_S, Trace, TraceError, read
 
 TOKEN_BUDGET = 8_192
@@ -58,8 +64,8 @@ def pool_size(model: Model, device: Device, block_size: int) -> int:
     return blocks
 
 
-def configure(model: Model, device: Device, options: dict[str, Any]) -> Config:
-    """The scheduler's configuration, with the defaults of the simulator. Raises InputError naming the field."""
+def configure(model: Model, device: Device, options: dict[str, Any], **changes: Any) -> Config:
+    """The scheduler's configuration, with the defaults of the simulator and `changes`. Raises InputError naming the field."""
     if options["enable_chunked_prefill"]:
         raise InputError("--enable-chunked-prefill: the simulator does not model it yet; leave it out")
     block_size = options["block_size"]
@@ -72,16 +78,17 @@ def configure(model: Model, device: Device, options: dict[str, Any]) -> Config:
     budget = given_budget if given_budget is not None else max(TOKEN_BUDGET, context)
     given_seqs = options["max_num_seqs"]
     try:
-        return Config(
-            num_gpu_blocks=gpu,
-            num_cpu_blocks=cpu,
-            block_size=block_size,
-            watermark_blocks=int(WATERMARK * gpu),
-            max_num_seqs=given_seqs if given_seqs is not None else min(256, budget),
-            max_num_batched_tokens=budget,
-            max_model_len=context,
-            vllm_v0=options["profile"] == "vllm_v0",
-        )
+        fields = {
+            "num_gpu_blocks": gpu,
+            "num_cpu_blocks": cpu,
+            "block_size": block_size,
+            "watermark_blocks": int(WATERMARK * gpu),
+            "max_num_seqs": given_seqs if given_seqs is not None else min(256, budget),
+            "max_num_batched_tokens": budget,
+            "max_model_len": context,
+            "vllm_v0": options["profile"] == "vllm_v0",
+        }
+        return Config(**fields | changes)
     except ConfigError as error:
         raise InputError(str(error)) from None
 
@@ -100,6 +107,7 @@ def describe(trace: Trace, model: Model, device: Device, config: Config, options
         "config": {
             "profile": options["profile"],
             "preemption_mode": options["preemption_mode"],
+            "baseline": options["baseline"],
             "block_size": config.block_size,
             "num_gpu_blocks": config.num_gpu_blocks,
             "num_cpu_blocks": config.num_cpu_blocks,
@@ -112,8 +120,8 @@ def describe(trace: Trace, model: Model, device: Device, config: Config, options
     }
 
 
-def simulated(trace: Trace, config: Config, cost: Roofline, options: dict[str, Any]) -> Metrics:
-    """Run it behind a progress bar on stderr."""
+def simulated(trace: Trace, config: Config, cost: Roofline, options: dict[str, Any], trace_out: Path | None) -> Metrics:
+    """Run it behind a progress bar on stderr, and write its timeline to `trace_out`."""
     console = Console(stderr=True)
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal) as bar:
@@ -122,13 +130,87 @@ def simulated(trace: Trace, config: Config, cost: Roofline, options: dict[str, A
         def show(ended: int) -> None:
             bar.update(task, completed=ended)
 
-        return Simulation(trace, config, cost, options["preemption_mode"], options["check_every"], show).run()
+        arguments = (trace, config, cost, options["preemption_mode"], options["check_every"], show)
+        more = {"baseline": options["baseline"], "slo": slo_of(options)}
+        try:
+            with files.whole(trace_out) if trace_out is not None else nullcontext() as stream:
+                simulation = Simulation(*arguments, **more) if stream is None else TimelineSimulation(stream, *arguments, **more)
+                return simulation.run()
+        except ConfigError as error:
+            raise InputError(f"--{error}") from None
+        except OSError as error:
+            raise InputError(f"--trace-out {trace_out}: cannot be written: {files.reason_of(error)}") from None
+
+
+def slo_of(options: dict[str, Any]) -> Slo:
+    """The limits of goodput, in seconds."""
+    for name in ("slo_ttft", "slo_tpot"):
+        if not 0 < options[name] <= 1e9:
+            raise InputError(f"--{name.replace('_', '-')}: must be a positive number of seconds, got {options[name]}")
+    return Slo(options["slo_ttft"], options["slo_tpot"])
+
+
+def given(name: str) -> bool:
+    """Is the option on the command line?"""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def check_options(trace: str, options: dict[str, Any], report_path: Path | None, trace_out: Path | None) -> None:
+    """What goes together, and what can be written. Raises InputError."""
+    slo_of(options)
+    alone = ("num_gpu_blocks", "profile", "preemption_mode", "baseline", "trace_out")
+    for name in alone if options["sweep"] else ("sweep_blocks", "sweep_load", "sweep_variants", "jobs"):
+        if given(name):
+            rest = "does not go with --sweep" if options["sweep"] else "goes with --sweep only"
+            raise InputError(f"--{name.replace('_', '-')}: {rest}; leave it out")
+    source = None if trace == generate.NAME else Path(trace)
+    try:
+        if report_path is not None:
+            files.check_target(report_path, source)
+        if trace_out is not None:
+            files.check_target(trace_out, source, "--trace-out")
+            if report_path is not None and report_path.resolve() == trace_out.resolve():
+                raise files.OutputError(f"--trace-out {trace_out}: is the file of --report")
+    except files.OutputError as error:
+        raise InputError(str(error)) from None
+
+
+def swept(trace: str, model: Model, device: Device, options: dict[str, Any], report_path: Path | None, as_json: bool) -> int:
+    """All runs of a sweep."""
+    text = options["sweep_blocks"]
+    sizes = sweeping.blocks_of(text) if text is not None else [pool_size(model, device, options["block_size"])]
+    loads, names = sweeping.loads_of(options["sweep_load"]), sweeping.variants_of(options["sweep_variants"])
+
+    def configured(num_gpu_blocks: int, **changes: Any) -> Config:
+        return configure(model, device, options | {"num_gpu_blocks": num_gpu_blocks}, **changes)
+
+    configs = sweeping.configs_of(names, sizes, configured)
+    requests = load(trace, options["limit"], options["rate"], options["seed"])
+    if not requests.arrivals_s[-1]:
+        raise InputError(f"{trace}: --sweep: all requests arrive at once, so their arrivals cannot be scaled")
+    sweep = Sweep(
+        trace=requests,
+        variants={name: VARIANTS[name] for name in names},
+        blocks=sizes,
+        loads=loads,
+        configs=configs,
+        cost=Roofline(model, device, options["block_size"]),
+        slo=slo_of(options),
+        check_every=options["check_every"] or 0,
+    )
+    record = describe(requests, model, device, configs[REFERENCE, sizes[0]], options)
+    record["config"]["num_cpu_blocks"] = options["num_cpu_blocks"]  # None: as many as on the GPU
+    for name in ("profile", "preemption_mode", "baseline", "num_gpu_blocks", "watermark_blocks"):
+        del record["config"][name]
+    title = f"{requests.name}: {len(requests):,} requests, {model.name} on {device.name}"
+    return sweeping.run(sweep, title, record, options["jobs"] or cores(), report_path, as_json)
 
 
 def curves(metrics: Metrics) -> dict[str, list[tuple[float, float]]]:
     """(percent, seconds) of each latency, for the report."""
     out = {}
-    for key, values in (("ttft", metrics.ttft_s), ("tpot", metrics.tpot_s), ("e2e", metrics.e2e_s)):
+    columns = {"ttft": metrics.ttft_s, "tpot": metrics.tpot_s, "e2e": metrics.e2e_s, "normalized": metrics.normalized_s}
+    for key, values in columns.items():
         ordered = sorted(values)
         points = ((float(x), percentile(ordered, x)) for x in range(101))
         out[key] = [(x, y) for x, y in points if y is not None]
@@ -165,10 +247,17 @@ TOKENS = click.IntRange(min=1, max=TOKENS_MAX)
 @click.option(
     "--check-every",
     type=click.IntRange(min=0),
-    default=CHECK_EVERY_DEFAULT,
-    show_default=True,
-    help="Passes between two checks of the state; 0: only the last state.",
+    help=f"Passes between two checks of the state; 0: only the last. Default: {CHECK_EVERY_DEFAULT}, more in a crowd; sweep: 0.",
 )
+@click.option("--baseline", type=click.Choice(BASELINES), help="Preempt nobody: admit who can have all blocks of its life.")
+@click.option("--slo-ttft", type=float, default=SLO_TTFT_S, show_default=True, help="Goodput: most seconds to the first token.")
+@click.option("--slo-tpot", type=float, default=SLO_TPOT_S, show_default=True, help="Goodput: most seconds per later token.")
+@click.option("--trace-out", type=click.Path(path_type=Path), help="Write the run as a Chrome/Perfetto timeline here.")
+@click.option("--sweep", is_flag=True, help="Many runs: variants x pool sizes x loads, in parallel.")
+@click.option("--sweep-blocks", help="GPU blocks, like 500,1000. Default: one pool, as without --sweep.")
+@click.option("--sweep-load", help="Load factors, 1 is what the pool sustains. Default: 0.5,0.75,1,1.5,2.")
+@click.option("--sweep-variants", help=f"Some of: {', '.join(VARIANTS)}. Default: all.")
+@click.option("--jobs", type=click.IntRange(1, 256), help="Processes of a sweep. Default: one per core.")
 @click.option("--report", "report_path", type=click.Path(path_type=Path), help="Write one self-contained HTML page here.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
 def command(trace: str, model: str, device: str, report_path: Path | None, as_json: bool, **options: Any) -> int:
@@ -178,22 +267,21 @@ def command(trace: str, model: str, device: str, report_path: Path | None, as_js
     lost request; 2 bad input.
     """
     started = time.perf_counter()
+    trace_out = options["trace_out"]
+    check_options(trace, options, report_path, trace_out)
+    if options["sweep"]:
+        return swept(trace, MODELS[model], DEVICES[device], options, report_path, as_json)
     config = configure(MODELS[model], DEVICES[device], options)
     requests = load(trace, options["limit"], options["rate"], options["seed"])
-    if report_path is not None:
-        try:
-            report.check_target(report_path, None if trace == generate.NAME else Path(trace))
-        except report.ReportError as error:
-            raise InputError(str(error)) from None
     cost = Roofline(MODELS[model], DEVICES[device], config.block_size)
-    metrics = simulated(requests, config, cost, options)
+    metrics = simulated(requests, config, cost, options, trace_out)
     summary = describe(requests, MODELS[model], DEVICES[device], config, options) | metrics.summary(cost.block_bytes)
     summary["run"] = {"wall_s": time.perf_counter() - started, "peak_rss_bytes": peak_rss_bytes()}
     if report_path is not None:
         try:
-            report.write_atomically(report_path, report.page(summary, curves(metrics)))
+            files.write_atomically(report_path, report.page(summary, curves(metrics)))
         except OSError as error:
-            raise InputError(f"--report {report_path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+            raise InputError(f"--report {report_path}: cannot be written: {files.reason_of(error)}") from None
     if as_json:
         click.echo(json.dumps(summary))
     else:

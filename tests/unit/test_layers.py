@@ -39,7 +39,7 @@ THEIRS = {
     "backend_fake": {"attrs", "numpy"},
     "policies": {"attrs"},
     "facade": {"attrs", "cattrs", "prometheus_client"},
-    "sim": {"attrs", "numpy", "rich"},
+    "sim": {"attrs", "numpy", "plotly", "rich"},
     "bench": {"attrs", "numpy"},
     "fuzz": {"attrs", "hypothesis", "numpy"},
     "cli": {"attrs", "click", "rich"},

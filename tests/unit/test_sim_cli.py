@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from kvproof.cli import main
+from kvproof.sim import report
 from kvproof.sim.metrics import Metrics
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -53,6 +54,7 @@ def test_json(call: Any, small: Path) -> None:
     assert result.json["config"] == {
         "profile": "kvproof",
         "preemption_mode": None,
+        "baseline": None,
         "block_size": 16,
         "num_gpu_blocks": 26_674,
         "num_cpu_blocks": 26_674,
@@ -181,10 +183,17 @@ def test_the_report_needs_nothing_else(call: Any, small: Path, tmp_path: Path) -
     assert call(small, "--report", target).status == 0
     text = target.read_text()
     assert text.startswith("<!doctype html>") and text.rstrip().endswith("</html>")
-    assert text.count("<polyline") == 3 and "TTFT" in text and "small.csv" in text
+    assert text.count("<polyline") == 5 and "TTFT" in text and "small.csv" in text
     assert not any(word in text for word in ("http", "<script", "src=", "@import", "url("))
     assert len(text) < 50_000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "small.csv"]
+
+
+def test_the_use_of_the_pool_is_drawn_in_steps() -> None:
+    use = {"time_s": [0.0, 1.0, 4.0], "blocks_used": [2, 4, 0]}
+    svg = report.pool_curve("use", {"pool_use": use, "config": {"num_gpu_blocks": 4}})
+    assert 'points="50.0,80.0 185.0,80.0 185.0,20.0 590.0,20.0 590.0,140.0"' in svg
+    assert ">4</text>" in svg and ">4 s</text>" in svg and ">2 s</text>" in svg
 
 
 def test_the_report_escapes_names(call: Any, tmp_path: Path) -> None:

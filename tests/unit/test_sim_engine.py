@@ -70,6 +70,13 @@ def test_who_arrives_during_a_step_waits_for_its_end() -> None:
     assert list(m.e2e_s) == [1.25, 3.5]
 
 
+def test_each_arrival_has_its_own_time() -> None:
+    m = run(trace_of((0.0, 4, 1), (10.0, 4, 1), (10.0, 4, 1), (30.0, 4, 1)))
+    assert list(m.ttft_s) == [1.0] * 4 and m.simulated_s == 31.0
+    m = run(trace_of((0.0, 4, 20), (1.75, 4, 1), (4.0, 4, 1)), num_gpu_blocks=9)
+    assert list(m.ttft_s) == [1.25, 1.0, 1.0]  # they arrive while the first decodes: at the ends of steps, 2.0 and 4.0
+
+
 def two_that_do_not_fit() -> Trace:
     """Both are prefilled at once (2 blocks each, the pool is full); the second decode step needs a fifth block."""
     return trace_of((0.0, 7, 6), (0.0, 7, 6))
