@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from kvproof.books import Ledger, Past, Snapshot
+from kvproof.bounds import ends_within
 from kvproof.checking import InvariantViolation, violations
 from kvproof.core.config import ArtificialPreemption, Config, ConfigError
 from kvproof.core.errors import Rejected
@@ -119,6 +120,15 @@ class Observed:
             raise Rejected("the request has ended or is unknown")
         account = self._accounts.of(g)
         return account.recomputed, account.swapped
+
+    def ends_within(self, g: int) -> int:
+        """Passes, each with the commit of all its results, within which unfinished request g ends (docs/progress.md). O(state).
+
+        If nobody arrives, or is ranked, before it, and no event preempts by force. Raises Rejected if there is no such request,
+        or in profile vllm_v0, where nobody is sure to end.
+        """
+        check_id(g)
+        return ends_within(self.state, g)
 
     def history(self, k: int) -> tuple[tuple[State, Plan], ...]:
         """The last k passes, oldest first: the state that each left (before its results came) and its plan.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvproof.backend_fake import BackendError
+from kvproof.bounds import bounds
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.fake_engine import FakeEngine, Step, alone
@@ -48,8 +49,14 @@ def _step_limit(scenario: Scenario) -> int:
 class Replay:
     """One run of a scenario. Iterate over `lines()`; the attributes say afterwards how it went."""
 
-    def __init__(self, scenario: Scenario, maps: bool = False, check: Callable[[State], list[str]] = spec_violations) -> None:
-        self.scenario, self.maps, self.check = scenario, maps, check
+    def __init__(
+        self,
+        scenario: Scenario,
+        maps: bool = False,
+        check: Callable[[State], list[str]] = spec_violations,
+        within: bool = False,
+    ) -> None:
+        self.scenario, self.maps, self.check, self.within = scenario, maps, check, within
         self.violations: dict[str, None] = {}  # a set in order of discovery
         order = None if scenario.policy in OF_CONFIG else scenario.policy
         self.engine = FakeEngine(scenario.config, scenario.preemption_mode, self._watch, order, scenario.costs)
@@ -171,6 +178,8 @@ class Replay:
         }
         if skipped:
             record["skipped_events"] = skipped
+        if self.within and not state.config.vllm_v0:
+            record["ends_within"] = {self.name[g]: passes for g, passes in bounds(state).items()}
         if self.maps:
             record |= self._maps(plan, state)
         return record

@@ -19,9 +19,9 @@ from kvproof.proofs.pass_frames import (
 )
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import effects, serving
+from kvproof.spec import effects, progress, serving
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
-from kvproof.spec.ownership import R, W, decodes
+from kvproof.spec.ownership import R, W, decodes, unfinished
 
 
 # --- serve -----------------------------------------------------------------------------------------
@@ -61,12 +61,16 @@ def since(d: Any, e: Any) -> Clauses:
             "helper: only more preempted or ended",
             both(p.victims >= o.victims, p.ends >= o.ends, d.swapped.n >= e.swapped.n, p.total >= o.total),
         ),
+        progress.kept(d, e),
         ("helper: nobody enters its prefill", d.prefilling.n <= e.prefilling.n),
         (
             "no_deadlock: the head keeps running or ends",
             implies(
                 both(negate(d.config.vllm_v0), negate(d.testing), first),
-                both(negate(both(p.victim[head], negate(o.victim[head]))), either(d.status[head] == R, p.ends > o.ends)),
+                both(
+                    negate(both(p.victim[head], negate(o.victim[head]))),
+                    either(d.status[head] == R, both(p.ends > o.ends, negate(unfinished(d, head)))),
+                ),
             ),
         ),
         ("helper: nobody runs, nobody is preempted", either(e.running.n >= 1, both(p.victims == o.victims, p.ends == o.ends))),

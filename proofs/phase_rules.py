@@ -22,9 +22,9 @@ from kvproof.proofs.prefill_phase import before_running
 from kvproof.proofs.prefill_rules import ADMIT_CONTRACT, ADMIT_WAITING, GO_ON, SCHEDULE_PREFILLS, _owner_runs, leads
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import decisions, effects
+from kvproof.spec import decisions, effects, progress
 from kvproof.spec.invariants import whole_prompts
-from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes
 
 
@@ -148,6 +148,11 @@ def in_swap_phase(d: Any) -> Clauses:
     ]
 
 
+def _prefills_on(d: Any, e: Any, t: Any) -> Any:
+    """t, which runs, is in its prefill if it was."""
+    return d.prefilling.has_[t] == e.prefilling.has_[t]
+
+
 def swapped_since(d: Any, e: Any) -> Clauses:
     """What the swap-ins have done between e and d."""
     return [
@@ -170,6 +175,22 @@ def swapped_since(d: Any, e: Any) -> Clauses:
         (
             "helper: who comes back computes, or its prefill goes on",
             either(d.running.n == e.running.n, d.spent > e.spent, both(negate(mixed(d)), d.prefilling.n >= 1)),
+        ),
+        progress.kept(d, e),
+        (
+            "helper: the same victims",
+            forall(1, lambda t: iff(d.plan.victim[t], e.plan.victim[t]), lambda t: [[d.plan.victim[t]]]),
+        ),
+        (
+            "helper: who runs goes on",
+            forall(
+                1,
+                lambda t: implies(
+                    e.status[t] == R,
+                    both(d.status[t] == R, either(d.config.vllm_v0, d.key[t] == e.key[t]), _prefills_on(d, e, t)),
+                ),
+                lambda t: [[d.status[t]], [d.key[t]]],
+            ),
         ),
         (
             "helper: nothing done, nothing changed",
@@ -195,15 +216,23 @@ def swapped_since(d: Any, e: Any) -> Clauses:
 
 RULES["swap_in_next"] = Rule(
     SWAP,
-    lambda d, e: [*in_swap_phase(d), *swapped_since(d, e)],
+    lambda d, e: [*in_swap_phase(d), *swapped_since(d, e), progress.order_kept(d, e)],
     lambda d: (d.swapped.n, 0),
     lambda d: [*laws(d), d.span_rises()],
     lambda d, e: [
         ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
         ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
         decisions.left_swapped(d, run().notes["line"]),
+        _head_comes_in(d, e),
     ],
 )
+
+
+def _head_comes_in(d: Any, e: Any) -> tuple[str, Any]:
+    """kvproof: if nothing runs, the first in line is not swapped any more."""
+    h = run().notes["ahead"]
+    idle = both(negate(d.config.vllm_v0), e.running.n == 0, e.spent == 0, leads(e, h))
+    return ("head_advances: if nothing runs the first in line comes in", implies(idle, d.status[h] != S))
 
 
 def mixed(d: Any) -> Any:
@@ -274,11 +303,13 @@ def _swapped_post(d: Any, e: Any) -> Clauses:
     return [
         *in_swap_phase(d),
         *swapped_since(d, e),
+        progress.order_kept(d, e),
         (
             "no_deadlock: if nothing runs, the first in line comes back or ends",
             implies(idle, either(d.spent >= 1, d.plan.ends > e.plan.ends, d.prefilling.n >= 1)),
         ),
         decisions.left_swapped(d, run().notes["line"]),
+        _head_comes_in(d, e),
     ]
 
 

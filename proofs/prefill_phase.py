@@ -7,8 +7,8 @@ from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.frames import BLOCKS
 from kvproof.proofs.pass_frames import COMPUTE, PLAN_BUT_PIECES, in_pass, laws, plan_keeps, who_goes_is_named
 from kvproof.proofs.rules import RULES, Rule
-from kvproof.proofs.sym import forall
-from kvproof.spec import effects
+from kvproof.proofs.sym import forall, run
+from kvproof.spec import effects, progress
 from kvproof.spec.invariants import whole_prompts
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes
@@ -158,6 +158,11 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
                 lambda t: [[d.status[t]], [d.key[t]]],
             ),
         ),
+        progress.kept(d, e),
+        (
+            "helper: the same victims",
+            forall(1, lambda t: iff(d.plan.victim[t], e.plan.victim[t]), lambda t: [[d.plan.victim[t]]]),
+        ),
         (
             "helper: nothing spent, the same run",
             implies(
@@ -170,6 +175,14 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
             ),
         ),
     ]
+
+
+def first_goes_on(d: Any, e: Any) -> tuple[str, Any]:
+    """If anything has been computed, then a piece of the first unfinished prefill."""
+    head = run().notes["head"]
+    computed = either(d.spent == e.spent, d.computed[head] > e.computed[head])
+    same = either(d.spent > e.spent, d.prefilling.has_[head] == e.prefilling.has_[head])
+    return ("head_advances: the first prefill goes on", implies(progress.first_prefill(e, head), both(computed, same)))
 
 
 def _left(d: Any) -> Any:
@@ -185,6 +198,8 @@ RULES["compute"] = Rule(
             "no_deadlock: an unfinished prefill goes on",
             either(d.spent > e.spent, both(d.prefilling.n == e.prefilling.n, d.spent == e.spent)),
         ),
+        first_goes_on(d, e),
+        ("helper: nothing to go on with", implies(e.prefilling.n == 0, both(d.spent == e.spent, d.prefilling.n == 0))),
     ],
     lambda d: (_left(d), 0),
     laws,
@@ -203,6 +218,8 @@ def _go_on_inv(d: Any, e: Any) -> Clauses:
             "no_deadlock: an unfinished prefill goes on",
             either(d.spent > e.spent, both(d.prefilling.n == e.prefilling.n, d.spent == e.spent)),
         ),
+        first_goes_on(d, e),
+        progress.kept(d, e),
         ("helper: nothing spent, as many decode", implies(d.spent == e.spent, d.decoders == e.decoders)),
         ("helper: nothing to go on with", implies(e.prefilling.n == 0, both(d.spent == e.spent, d.prefilling.n == 0))),
         (

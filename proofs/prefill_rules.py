@@ -7,7 +7,7 @@ from kvproof.proofs.pass_frames import COMPUTE, laws, others_same
 from kvproof.proofs.prefill_phase import ADMIT, before_running, in_prefill_phase, prefilled_since
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
-from kvproof.spec import decisions
+from kvproof.spec import decisions, progress
 from kvproof.spec.logic import both, either, implies, negate
 from kvproof.spec.ownership import R, S, W
 
@@ -71,12 +71,29 @@ def line_moves(d: Any, e: Any) -> Clauses:
             ),
         ),
         (
+            "head_advances: nobody comes in past who stays swapped",
+            forall(
+                2,
+                lambda t, u: implies(
+                    both(e.status[t] == W, d.status[t] == R, d.status[u] == S), either(d.config.vllm_v0, e.key[t] < e.key[u])
+                ),
+                lambda t, u: [[d.status[t], d.status[u]]],
+            ),
+        ),
+        (
             "helper: who waits keeps its key",
             forall(
                 1, lambda t: implies(d.status[t] == W, both(e.status[t] == W, d.key[t] == e.key[t])), lambda t: [[d.status[t]]]
             ),
         ),
     ]
+
+
+def swapped_head(d: Any, e: Any) -> tuple[str, Any]:
+    """kvproof: while the first in line is swapped nobody is admitted."""
+    h = run().notes["ahead"]
+    head = both(negate(d.config.vllm_v0), leads(e, h), e.status[h] == S)
+    return ("head_advances: nobody comes in past a swapped head of the line", implies(head, d.spent == e.spent))
 
 
 def leads(d: Any, g: Any) -> Any:
@@ -103,7 +120,7 @@ def _owner_runs(d: Any) -> Any:
 
 RULES["admit"] = Rule(
     ADMIT,
-    lambda d, e: [*in_prefill_phase(d), *prefilled_since(d, e), *line_moves(d, e)],
+    lambda d, e: [*in_prefill_phase(d), *prefilled_since(d, e), *line_moves(d, e), swapped_head(d, e)],
     lambda d: (d.waiting.n, 0),
     lambda d: [*laws(d), d.span_rises()],
     lambda d, e: [
@@ -120,9 +137,18 @@ def _admitted(d: Any, e: Any) -> Clauses:
         *in_prefill_phase(d),
         *prefilled_since(d, e),
         *line_moves(d, e),
+        swapped_head(d, e),
         decisions.left_waiting(d, run().notes["line"]),
         ("no_deadlock: if nothing runs, the head of the line is swapped", idle_blocked(d)),
     ]
+
+
+def _first_has_tokens(d: Any, e: Any) -> tuple[str, Any]:
+    """The first unfinished prefill computes something if nothing else has but decodes: it has a seat itself."""
+    head, c = run().notes["head"], d.config
+    mixed = both(c.enable_chunked_prefill, negate(c.vllm_v0), e.plan.total == 0)
+    begins = both(progress.first_prefill(e, head), either(mixed, e.spent == 0))
+    return ("head_advances: the first prefill goes on", implies(begins, d.computed[head] > e.computed[head]))
 
 
 def _went_on(d: Any, e: Any) -> Clauses:
@@ -130,6 +156,8 @@ def _went_on(d: Any, e: Any) -> Clauses:
         *in_prefill_phase(d),
         *prefilled_since(d, e),
         ("no_deadlock: an unfinished prefill goes on", implies(both(e.prefilling.n >= 1, e.spent == 0), d.spent >= 1)),
+        _first_has_tokens(d, e),
+        ("helper: nothing to go on with", implies(e.prefilling.n == 0, d.spent == e.spent)),
         (
             "helper: the line stays",
             both(
@@ -166,6 +194,8 @@ def _prefills_post(d: Any, e: Any) -> Clauses:
         *line_moves(d, e),
         decisions.left_waiting(d, run().notes["line"]),
         ("no_deadlock: an unfinished prefill goes on", implies(e.prefilling.n >= 1, d.spent >= 1)),
+        _first_has_tokens(d, e),
+        (swapped_head(d, e)[0], either(e.prefilling.n >= 1, swapped_head(d, e)[1])),
         ("no_deadlock: if nothing runs, the head of the line is swapped", idle_blocked(d)),
     ]
 

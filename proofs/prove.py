@@ -47,6 +47,8 @@ THEOREMS = {
     "infeasible_refused": "refused or ended for capacity exactly when it can never fit",
     "total": "schedule returns; every handler returns or raises Rejected and changes nothing",
     "no_deadlock": "with work left, a pass schedules a token or ends a request",
+    "head_advances": "the first that runs is not preempted while others run, and goes forward; nobody is passed in line",
+    "every_request_ends": "with all results committed, who is first comes nearer to its end in each pass",
 }
 BASE = ("helper", "requires", "calendar", "lemma")
 

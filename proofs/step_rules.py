@@ -10,10 +10,10 @@ from kvproof.proofs.prefill_phase import ADMIT, before_running, in_prefill_phase
 from kvproof.proofs.prefill_rules import idle_blocked, leads
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, run
-from kvproof.spec import decisions, effects
+from kvproof.spec import decisions, effects, progress
 from kvproof.spec.invariants import whole_prompts
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
-from kvproof.spec.ownership import R, S, W, unfinished
+from kvproof.spec.ownership import R, S, W, decodes, unfinished
 
 STEP = tuple(dict.fromkeys((*SERVE, *SWAP, *ADMIT, "prefilled")))
 
@@ -129,6 +129,7 @@ def _chain(d: Any, e: Any) -> Clauses:
                 lambda t, m=m: [[d.status[t]], [m.status[t]]],
             )
             clauses.append(("one_queue: cut: the line stays while others decode", line))
+    clauses += _progress_so_far(d, e)
     h = run().notes["ahead"]
     for number, m in enumerate((*run().notes.get("after", ()), d)):
         idle, same = unchanged(m, e)
@@ -158,14 +159,77 @@ def _chain(d: Any, e: Any) -> Clauses:
     return clauses
 
 
+def _progress_so_far(d: Any, e: Any) -> Clauses:
+    """What has been done for progress, after each part of the step."""
+    head, clauses = run().notes["head"], list[Any]()
+    calm = both(negate(d.config.vllm_v0), e.plan.victims == 0, negate(d.testing))
+    decoded = any(name == "schedule_running" for name, _ in run().notes.get("before", ()))
+    for number, m in enumerate((*run().notes.get("after", ()), d)):
+        same = forall(
+            1,
+            lambda t, m=m: either(m.config.vllm_v0, negate(unfinished(m, t)), m.key[t] == e.key[t]),
+            lambda t, m=m: [[m.key[t]], [m.status[t]]],
+        )
+        clauses.append(("one_queue: cut: kvproof keeps keys", same))
+        charged = implies(decodes(m, head), m.members.n[head] <= m.running.live - m.prefilling.live)
+        run().assume(charged)  # one of `laws`
+        last = [effects.victim_is_last(m, e)] if decoded else []
+        for name, clause in (*last, progress.order_kept(m, e), progress.kept(m, e), progress.head_stays(m, e, head)):
+            clauses.append((f"{name} so far ({number})", implies(calm, clause)))
+    return clauses
+
+
 def had(d: Any, e: Any, g: Any) -> Any:
     """Has g, which had a table, one in the end? Then it runs or is swapped."""
     return both(either(e.status[g] == R, e.status[g] == S), either(d.status[g] == R, d.status[g] == S))
 
 
+def _progress(d: Any, e: Any) -> Clauses:
+    """What the step does for progress, if nothing strikes it."""
+    head, line = run().notes["head"], run().notes["ahead"]
+    calm = both(negate(d.config.vllm_v0), e.plan.victims == 0, negate(d.testing))
+    clauses = [effects.victim_is_last(d, e), *progress.of_pass(d, e, head, line)]
+    return [(name, implies(calm, clause)) for name, clause in clauses]
+
+
 def _either_post(d: Any, e: Any) -> Clauses:
     calm = both(e.plan.victims == 0, negate(d.testing))
-    return [*_step_post(d, e), *decisions.turns(d, e, run().notes["line"], calm)]
+    return [*_step_post(d, e), *decisions.turns(d, e, run().notes["line"], calm), *_progress(d, e)]
+
+
+def _first_progress(d: Any, e: Any) -> Clauses:
+    """The part that prefills: who is first in line and waits comes in if nothing runs."""
+    head, h = run().notes["head"], run().notes["ahead"]
+    calm = both(negate(d.config.vllm_v0), e.plan.victims == 0, negate(d.testing))
+    idle = both(e.running.n == 0, progress.first_in_line(e, h))
+    clauses = [
+        effects.victim_is_last(d, e),
+        progress.order_kept(d, e),
+        progress.kept(d, e),
+        progress.head_stays(d, e, head),
+        ("head_advances: the first prefill goes on", progress.prefill_goes_on(d, e, head)[1]),
+        ("head_advances: if nothing runs the first in line comes in", implies(idle, d.status[h] != W)),
+        ("head_advances: nobody comes in past a swapped head of the line", implies(both(idle, e.status[h] == S), d.spent == 0)),
+        (
+            "head_advances: in no step of prefills, nobody comes in and who runs on is where it was in its prefill",
+            either(
+                d.prefilled,
+                forall(
+                    1,
+                    lambda t: implies(
+                        d.status[t] == R,
+                        both(e.status[t] == R, d.prefilling.has_[t] == e.prefilling.has_[t], d.key[t] == e.key[t]),
+                    ),
+                    lambda t: [[d.status[t]]],
+                ),
+            ),
+        ),
+        (
+            "head_advances: nobody is preempted but for a head of higher priority",
+            forall(1, lambda t: implies(d.plan.victim[t], d.config.priority), lambda t: [[d.plan.victim[t]]]),
+        ),
+    ]
+    return [(name, implies(calm, clause)) for name, clause in clauses]
 
 
 def _first_post(d: Any, e: Any) -> Clauses:
@@ -238,6 +302,7 @@ def _first_post(d: Any, e: Any) -> Clauses:
             ),
         ),
         ("no_deadlock: if nothing runs, the head of the line is swapped", either(d.prefilled, idle_blocked(d))),
+        *_first_progress(d, e),
         (
             "no_deadlock: only a head of higher rank evicts",
             both(

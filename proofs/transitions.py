@@ -19,14 +19,18 @@ from kvproof.proofs.events import (
     prove,
     start,
 )
-from kvproof.proofs.pass_frames import bucket_shrinks, laws
-from kvproof.proofs.rules import RULES, Rule
+from kvproof.proofs.pass_frames import bucket_shrinks, laws, who_goes_is_named
+from kvproof.proofs.rules import RULES, Rule, check_frame
 from kvproof.proofs.shapes import ZNumbers, ZResults
+from kvproof.proofs.step_rules import STEP
 from kvproof.proofs.sym import ZMap, forall, fresh, fresh_bool, run
-from kvproof.spec import decisions, effects, ownership
+from kvproof.spec import decisions, effects, ownership, progress
 from kvproof.spec.invariants import calendars
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, decodes, tokens_of, unfinished
+
+PASS = tuple(dict.fromkeys((*STEP, "issued", "epoch", "spent", "charged")))
+"""What a pass may change."""
 
 
 # --- the pass --------------------------------------------------------------------------------------
@@ -38,7 +42,7 @@ def case_schedule() -> None:
     run().assume(either(negate(unfinished(d, u)), d.waiting.n + d.running.n + d.swapped.n >= 1))
     calm = bool(fresh_bool("calm"))
     forced: Any = () if calm else ZMap("forced", 2, truth=True)
-    e = d.snap()
+    e, before = d.snap(), d.versions()
     issued = d.issued
     guarded(negate(issued), schedule.schedule, d, forced)
     p, c = d.plan, d.config
@@ -64,7 +68,6 @@ def case_schedule() -> None:
             ("no_swap_both_ways: no swap-in after a preemption", either(c.vllm_v0, p.victims == 0, p.ins == 0)),
             ("total: a step is issued", both(d.issued, d.epoch == e.epoch + 1)),
             *effects.victims(d),
-            effects.tokens_kept(d, e),
             ("swap_preserves_view: contents", effects.written_kept(d, e)),
             ("table_length: the slots of the step exist", implies(negate(d.prefilled), effects.nobody_due(d)[1])),
             effects.prefills_exclusive(d),
@@ -73,6 +76,24 @@ def case_schedule() -> None:
         ],
         when,
     )
+    prove([(name, implies(undisturbed, clause)) for name, clause in of_undisturbed_pass(d, e)], when)
+    check_frame("schedule", d, before, PASS)
+
+
+def of_undisturbed_pass(d: Any, e: Any) -> Clauses:
+    """What is proved of a pass of kvproof that no event strikes, and of which `case_round` makes use."""
+    ended = forall(1, lambda t: implies(unfinished(d, t), unfinished(e, t)), lambda t: [[d.status[t]], [e.status[t]]])
+    return [
+        effects.tokens_kept(d, e),
+        effects.victim_is_last(d, e),
+        who_goes_is_named(d, e),
+        ("status_graph: who has ended stays so", ended),
+        *progress.of_pass(d, e, run().notes["head"], run().notes["ahead"]),
+    ]
+
+
+STOPS = ((R, Status.FINISHED_STOPPED), (R, Status.FINISHED_LENGTH_CAPPED))
+"""Moves of a commit."""
 
 
 # --- commit ----------------------------------------------------------------------------------------
@@ -110,7 +131,14 @@ def counts_stay(d: Any, e: Any) -> Clauses:
                 1,
                 lambda g: implies(
                     unfinished(d, g),
-                    both(d.status[g] == e.status[g], d.length[g] == e.length[g], d.prefilling.has_[g] == e.prefilling.has_[g]),
+                    both(
+                        both(d.status[g] == e.status[g], d.length[g] == e.length[g]),
+                        d.prefilling.has_[g] == e.prefilling.has_[g],
+                        either(
+                            negate(d.prefilling.has_[g]),
+                            both(d.members.n[g] == e.members.n[g], d.members.line[g] == e.members.line[g]),
+                        ),
+                    ),
                 ),
                 lambda g: [[d.status[g]]],
             ),
@@ -226,6 +254,8 @@ RULES["advance"] = Rule(
         ("helper: given are scheduled", forall(1, lambda g: implies(done[g], ids.has(g)), lambda g: [[done[g]]])),
     ],
 )
+COMMIT = tuple(dict.fromkeys((*COMMITTED, *EXPIRE, "born", "alarm", "ungiven", "clock", "issued")))
+"""What a commit may change."""
 ACCEPT = ("born", "ungiven", "alarm", "due", "expires", "expiry")
 
 
@@ -266,6 +296,10 @@ RULES["accept"] = Rule(
                 lambda g, q: [[e.members.has_[g, q], d.born[g]], [e.members.has_[g, q], d.ungiven[g]]],
             ),
         ),
+        (
+            "recompute_keeps_output: more is not less",
+            forall(1, lambda g: d.born[g] <= e.born[g], lambda g: [[d.born[g]]]),
+        ),
         ("helper: numbered ones", forall(1, lambda g: implies(done[g], more.has(g)), lambda g: [[done[g]]])),
     ],
     laws=laws,
@@ -276,7 +310,7 @@ def case_commit() -> None:
     """The results of a step come back, for any set of results, any tokens of lookahead and any list of ended sequences."""
     d, results, ended = start(), ZResults(), ZMap("ended", 2, truth=True)
     more: Any = {} if fresh_bool("plain") else ZNumbers()
-    e = d.snap()
+    e, before = d.snap(), d.versions()
     run().notes["clock_passed"] = True
     guarded(d.issued, schedule.commit, d, results, ended, more)
     when = "after commit"
@@ -301,7 +335,7 @@ def case_commit() -> None:
             ("recompute_keeps_output: exactly who has a result advances", forall(1, advanced, lambda g: [[d.status[g]]])),
             ("total: no step is in flight", negate(d.issued)),
             *_ended(d, ended),
-            effects.moves(d, e, (R, Status.FINISHED_STOPPED), (R, Status.FINISHED_LENGTH_CAPPED)),
+            effects.moves(d, e, *STOPS),
             (
                 "helper: everybody is below its limit",
                 forall(1, lambda g: implies(decodes(d, g), d.clock - d.born[g] < d.limit[g]), lambda g: [[d.status[g]]]),
@@ -309,15 +343,35 @@ def case_commit() -> None:
             effects.capped(d, e),
             effects.known_slots(d, e, results.has),
             ("group_together: one device", ownership.group_together(d)),
+            progress.advances(d, e, results.has),
         ],
         when,
     )
+    check_frame("commit", d, before, COMMIT)
+
+
+def case_round() -> None:
+    """A pass that no event strikes, and the commit of all its results: from what is proved of each."""
+    d = start()
+    head, line = run().notes["head"], run().notes["ahead"]
+    run().assume(both(negate(d.testing), negate(d.config.vllm_v0)))
+    e = d.snap()
+    d.havoc(PASS)
+    for _, c in (*effects.everything(d), *of_undisturbed_pass(d, e)):
+        run().assume(c)
+    m = d.snap()
+    d.havoc(COMMIT)
+    for _, c in (*effects.everything(d), effects.moves(d, m, *STOPS), progress.advances(d, m, lambda g: True)):
+        run().assume(c)
+    when = "after a pass and the commit of its results"
+    prove([progress.nobody_falls_back(d, e), progress.head_falls(d, m, e, head), progress.order_regained(m, e, line)], when)
 
 
 # name: (proof, functions for which summaries stand, functions of the core that are called)
 CASES: dict[str, Any] = {
     "schedule": (case_schedule, ("schedule_either", "schedule_mixed", "evict", "look_ahead", "trim"), "schedule"),
     "commit": (case_commit, ("end",), "commit"),
+    "round": (case_round, ()),
     "add": (case_add, (), "add"),
     "abort": (case_abort, ("end",), "abort"),
     "fork": (case_fork, (), "fork"),

@@ -53,6 +53,17 @@ def evicted_since(d: Any, e: Any) -> Clauses:
             "helper: who ran runs or is gone",
             either(d.running.n == e.running.n, p.victims > o.victims, p.ends > o.ends),
         ),
+        (
+            "head_advances: who runs on keeps what it has computed",
+            forall(
+                1,
+                lambda t: implies(
+                    both(d.status[t] == R, e.status[t] == R),
+                    both(d.computed[t] == e.computed[t], d.prefilling.has_[t] == e.prefilling.has_[t]),
+                ),
+                lambda t: [[d.status[t]]],
+            ),
+        ),
         ("helper: nobody runs, nobody is evicted", either(e.running.n >= 1, nothing_changed(d, e))),
         (
             "helper: kvproof keeps keys",

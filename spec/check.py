@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from kvproof.spec.effects import first_stays, plan_reports_tables
+from kvproof.spec import progress
+from kvproof.spec.effects import plan_reports_tables
 from kvproof.spec.invariants import invariants
 from kvproof.spec.ownership import Clause, group_together
 from kvproof.spec.passes import of_commit, of_pass
@@ -103,9 +104,11 @@ def head(d: View, e: View) -> Iterator[Clause]:
 
 
 def first(d: View, e: View) -> Iterator[Clause]:
-    """kvproof: of who ran and is first in rank."""
-    if e.running.ids and not d.config.vllm_v0:
-        yield first_stays(d, e, e.running.ids[0])
+    """kvproof: of who ran and is first in rank, and of who is first in line."""
+    if d.config.vllm_v0:
+        return
+    line = min((*e.waiting.ids[:1], *e.swapped.ids[:1]), key=lambda g: e.key[g], default=-1)
+    yield from progress.of_pass(d, e, e.running.ids[0] if e.running.ids else -1, line)
 
 
 def pass_violations(before: State, after: State, plan: Plan, spent: int | None = None, forced: int = 0) -> list[str]:

@@ -204,16 +204,6 @@ def victim_is_last(d: Any, e: Any) -> Clause:
     return ("victim_is_last: none below keeps running", either(d.config.choose_victims, none))
 
 
-def first_stays(d: Any, e: Any, first: Any) -> Clause:
-    """kvproof: `first`, who ran and ranks above all others that did, is no victim while one of them keeps running."""
-
-    def clause(g: Any) -> Truth:
-        return negate(both(e.status[g] == R, d.status[g] == R))
-
-    alone = d.forall("group", clause, lambda g: [[d.status[g]]])
-    return ("victim_is_last: the first is no victim while others run on", either(negate(d.plan.victim[first]), alone))
-
-
 def decode_budget(d: Any) -> Clause:
     """kvproof: a step that decodes costs a token for each sequence that decodes, and those of the pieces of prompts."""
     exact = d.spent == d.decoders - d.sampling.live + d.plan.total
@@ -255,7 +245,6 @@ __all__ = [
     "decode_budget",
     "engine_knows",
     "everything",
-    "first_stays",
     "iff",
     "legal_moves",
     "moves",

@@ -21,6 +21,7 @@ from kvproof.spec.effects import (
 )
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, R, S, W, decodes, tokens_of, unfinished
+from kvproof.spec.progress import order_kept
 
 
 def free_by_then(d: Any, e: Any, b: Any) -> Truth:
@@ -111,19 +112,6 @@ def reported(d: Any, e: Any) -> Clause:
     return ("status_graph: the plan names every move", d.forall("group", clause, lambda g: [[d.status[g]], [e.status[g]]]))
 
 
-def overtaking(d: Any, e: Any) -> Clause:
-    """kvproof: nobody is admitted or brought back past one that ranks ahead and goes on waiting."""
-
-    def waits(x: Any, g: Any) -> Truth:
-        return either(x.status[g] == W, x.status[g] == S)
-
-    def clause(g: Any, h: Any) -> Truth:
-        passed = both(waits(e, g), d.status[g] == R, waits(e, h), waits(d, h))
-        return implies(passed, e.key[g] < e.key[h])
-
-    return ("head_advances: one line in policy order", d.forall("groups", clause, lambda g, h: [[d.status[g], d.status[h]]]))
-
-
 def needs(e: Any, g: Any) -> Any:
     """Blocks that g holds once it has the slots of its next token; it has them already in the middle of its prefill."""
     has = either(e.prefilling.has_[g], both(e.status[g] == S, in_prefill(e, g)))
@@ -167,7 +155,7 @@ def of_pass(d: Any, e: Any, calm: Truth = True) -> list[Clause]:
     p = d.plan
     struck = negate(calm)
     undisturbed = [victim_is_last(d, e), progress(d, e)]
-    kvproof_only = [overtaking(d, e), refusals(d, e), *((name, either(struck, c)) for name, c in undisturbed)]
+    kvproof_only = [order_kept(d, e), refusals(d, e), *((name, either(struck, c)) for name, c in undisturbed)]
     return [
         ("status_graph: legal moves", legal_moves(d, e)),
         reported(d, e),

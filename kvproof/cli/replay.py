@@ -31,9 +31,10 @@ def load(path: Path, settings: tuple[str, ...]) -> Scenario:
 )
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a config field (JSON, else a string).")
 @click.option("--maps", is_flag=True, help="Add block maps and tables to every record.")
+@click.option("--bounds", is_flag=True, help="Add to every record within how many more passes each request ends.")
 @click.option("--check", is_flag=True, help="Compare with `expected` and show the first difference.")
 @click.option("--json", "as_json", is_flag=True, help="The output is JSON lines in any case.")
-def command(scenario: Path, backend: str, settings: tuple[str, ...], maps: bool, check: bool, as_json: bool) -> int:
+def command(scenario: Path, backend: str, settings: tuple[str, ...], maps: bool, bounds: bool, check: bool, as_json: bool) -> int:
     """Run SCENARIO (JSON) and print one decision record per step and an end record.
 
     Exit status: 0; 1 a difference, a violation, wrong tokens, or a run that stalls; 2 bad input.
@@ -47,7 +48,9 @@ def command(scenario: Path, backend: str, settings: tuple[str, ...], maps: bool,
 
     expected = checked.expected or ()
     wide = maps or (check and any(name in MAPS for record in expected for name in record))
-    run = Replay(checked, maps=wide)
+    if bounds and checked.config.vllm_v0:
+        raise InputError("--bounds: profile vllm_v0 may hang: no request is sure to end")
+    run = Replay(checked, maps=wide, within=bounds)
     comparison = Comparison(expected)
     for record in run.lines():
         if check and "queues" in record:

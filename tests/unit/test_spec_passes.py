@@ -57,7 +57,7 @@ FRESH, APART = "copy_target_exclusive: fresh", "no_hazard_ordered: no target is 
 VICTIM, LAST = "victim_not_in_plan: nothing scheduled, admitted, resumed", "victim_is_last: none below keeps running"
 SUM, LIMITS = "budget_exact: the sum over the plan", "budget_exact: never above the limits"
 AFTERWARDS, SLOTS = "no_swap_both_ways: nothing comes in when somebody went", "table_length: every slot to be written exists"
-LINE, REFUSED = "head_advances: one line in policy order", "infeasible_refused: only who cannot be served"
+LINE, REFUSED = "head_advances: nobody comes in past another", "infeasible_refused: only who cannot be served"
 DEADLOCK, HEAD = "no_deadlock: a token or an end", "infeasible_refused: who cannot be served does not wait"
 TWICE_OUT, TWICE_IN, TWICE_COPIED = (
     f"{theorem}: the targets of {name} differ"

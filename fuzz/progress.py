@@ -1,0 +1,145 @@
+"""Progress under adversarial workloads: tight pools, bursts, priorities, aborts, any choice of victims.
+
+Every request must end within the bound that `kvproof.bounds` gives when it arrives, and whenever somebody has arrived that ranks
+before it; and in between each pass must bring the bounds of all nearer: that is what the theorem `every_request_ends` says.
+`python -m kvproof.fuzz.progress --workloads 1000` runs it.
+"""
+
+import argparse
+import random
+import sys
+
+import attrs
+
+from kvproof.bounds import bounds
+from kvproof.core.config import Config
+from kvproof.fuzz.setup import AnyPolicy, Names
+from kvproof.scheduler import Scheduler
+
+
+@attrs.define
+class Tally:
+    """What has happened so far."""
+
+    requests: int = 0
+    passes: int = 0
+    preemptions: int = 0
+    closest: float = 0.0
+    """The largest share of its bound that a request has used up."""
+
+
+def some_config(r: random.Random) -> Config:
+    """Small, tight, and of every kind."""
+    tokens = r.choice((2, 4, 8, 32))
+    return Config(
+        num_gpu_blocks=r.choice((3, 4, 5, 6, 8, 12)),
+        num_cpu_blocks=r.choice((0, 2, 6, 64)),
+        block_size=r.choice((1, 2, 3, 4)),
+        watermark_blocks=r.choice((0, 0, 1)),
+        max_num_seqs=r.randint(1, min(tokens, 6)),
+        max_num_batched_tokens=tokens,
+        max_model_len=r.choice((12, 24)),
+        enable_chunked_prefill=r.random() < 0.4,
+        num_lookahead_slots=r.choice((0, 0, 0, 3)),
+        priority=r.random() < 0.5,
+        choose_victims=r.random() < 0.4,
+        delay_factor=r.choice((0, 0, 0, 2)),
+    )
+
+
+class Run:
+    """One workload, to its end."""
+
+    def __init__(self, seed: int, tally: Tally) -> None:
+        self.r, self.tally, self.seed = random.Random(seed), tally, seed
+        config = some_config(self.r)
+        self.scheduler = Scheduler(config, policy=Names(AnyPolicy()) if config.choose_victims else AnyPolicy())
+        self.now = 0.0
+        self.due: dict[int, tuple[int, int]] = {}
+        """Request -> the pass after which it must have ended, and the bound that said so."""
+
+    def go(self) -> None:
+        """Bursts of arrivals and aborts, then everybody ends. Raises AssertionError if anybody is late."""
+        s, r = self.scheduler, self.r
+        for _ in range(r.randint(2, 6)):
+            for _ in range(r.randint(1, 5)):
+                self.arrive()
+            for _ in range(r.choice((1, 3, 10))):
+                self.step()
+            if r.random() < 0.5 and s.unfinished:
+                self.abort()
+        while s.unfinished:
+            self.step()
+        assert s.state.gpu_free == s.config.num_gpu_blocks, f"workload {self.seed}: blocks are missing"
+
+    def arrive(self) -> None:
+        """A request. The bounds of those that rank behind it begin anew."""
+        s, r = self.scheduler, self.r
+        n = r.choice((1, 1, 1, 2))
+        if n > s.config.max_num_seqs:
+            n = 1
+        g = s.add_request(r.randint(1, 12), r.randint(1, 10), n, priority=r.randint(-1, 1), now=self.now)
+        self.tally.requests += 1
+        self.begin(g)
+
+    def begin(self, g: int) -> None:
+        """Bounds from the present state, of g and those behind it."""
+        now = self.tally.passes
+        for h, bound in bounds(self.scheduler.state).items():
+            if self.scheduler.state.key[h] >= self.scheduler.state.key[g]:
+                self.due[h] = now + bound, bound
+
+    def abort(self) -> None:
+        """Somebody leaves."""
+        state = self.scheduler.state
+        self.scheduler.abort(self.r.choice([*state.waiting[1], *state.running[1], *state.swapped[1]]))
+
+    def step(self) -> None:
+        """A pass and all its results; groups of several fork when they have a token."""
+        s, tally = self.scheduler, self.tally
+        before = bounds(s.state)
+        plan = s.schedule(self.now)
+        self.now += self.r.choice((1, 1, 5))
+        tally.preemptions += len(plan.preempted)
+        s.commit(accepted=[(g, self.r.randint(1, 4)) for g in plan.decodes] if s.config.num_lookahead_slots else ())
+        tally.passes += 1
+        after = bounds(s.state)
+        for g, bound in after.items():
+            assert bound < before[g], f"workload {self.seed}, pass {s.state.epoch}: bound of {g} is {bound} after {before[g]}"
+            at, whole = self.due[g]
+            left = at - tally.passes
+            assert left >= 1, f"workload {self.seed}, pass {s.state.epoch}: {g} has not ended within {whole} passes"
+            tally.closest = max(tally.closest, 1 - left / whole)
+        self.fork()
+
+    def fork(self) -> None:
+        """Groups that are to have several sequences fork."""
+        s = self.scheduler
+        for g in s.state.running[1]:
+            alone = g not in s.state.members or len(s.state.members[g][0]) == 1
+            if alone and s.state.seats[g] == 2 and g not in s.state.prefilling[1] and self.r.random() < 0.5:
+                s.fork(g)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m kvproof.fuzz.progress", description=__doc__)
+    parser.add_argument("--workloads", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    tally = Tally()
+    for seed in range(options.seed, options.seed + options.workloads):
+        try:
+            Run(seed, tally).go()
+        except AssertionError as error:
+            print(error)
+            return 1
+        if seed % 100 == 99 and sys.stderr.isatty():
+            print(f"{seed + 1} workloads", file=sys.stderr)
+    done = f"{options.workloads} workloads, {tally.requests} requests, {tally.passes} passes, {tally.preemptions} preemptions"
+    print(f"{done}: every request ended within its bound; the closest used {tally.closest:.0%} of it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
