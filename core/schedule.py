@@ -195,3 +195,41 @@ def commit(d: Draft, results: Results, ended: Ended, more: Mapping[int, int] = N
     d.each_pair("ended", ended, finish_one)
     d.each_expiring("expire", expire)
     d.issued = False
+
+
+# --- several at once ---------------------------------------------------------------------------------------------------
+def quiet(d: Draft) -> bool:
+    """Is there nothing to decide in the next pass? Who runs decodes, nobody has siblings or is in line; there are blocks
+    for all that need one; nobody is at its limit then; no test of an engine may answer no."""
+    if d.config.vllm_v0 or d.config.num_lookahead_slots > 0 or d.testing or d.running.empty():
+        return False
+    if not d.waiting.empty() or not d.swapped.empty() or not d.prefilling.empty():
+        return False
+    return not d.siblings() and d.due_count() <= d.gpu.n and not d.expiring(d.clock + 1)
+
+
+def forward_next(d: Draft, last: int, results: Results) -> bool:
+    """One more pass and the commit of its results, if there is nothing to decide in it; or as many as nobody needs a block in."""
+    if d.epoch >= last or not quiet(d):
+        return False
+    idle = d.idle_steps(last - d.epoch)
+    if idle > 0:
+        d.clock += idle
+        d.epoch += idle
+        d.prefilled = False
+    else:
+        schedule(d)
+        d.next_plan()
+        commit(d, results, NOBODY)
+        d.next_plan()
+    return True
+
+
+def forward(d: Draft, passes: int, results: Results) -> None:
+    """At most so many passes, each with the commit of its results, as long as there is nothing to decide in them.
+
+    For simulations: it is the same as one by one, but nobody is told of the blocks that are given on the way.
+    """
+    require(not d.issued, "a step is in flight")
+    require(passes >= 1, "passes must be >= 1")
+    d.repeat("forward", forward_next, d.epoch + passes, results)

@@ -38,11 +38,13 @@ from kvproof.reasons import reason
 from kvproof.store.draft import Draft
 from kvproof.store.plan import Plan, recomputes
 from kvproof.store.policies import Policy
+from kvproof.store.queues import Results
 from kvproof.store.state import State
 
 __all__ = ["PRIORITY_MAX", "Outcome", "Scheduler", "policy_of"]
 
 NO_REASONS: dict[int, str] = {}
+EVERYBODY = Results(None)
 
 
 class Scheduler(Ordered):
@@ -245,6 +247,36 @@ class Scheduler(Ordered):
         if self._watched:
             self._keep(plan)
         return plan
+
+    def forward(self, passes: int) -> int:
+        """At most so many times schedule and commit of all results, as long as nothing is decided in them: everybody runs and
+        decodes, gets the blocks that it needs, and nobody ends. Returns how many were made; the next one has something to
+        decide, or is beyond those asked for. For simulations: no engine is told of the blocks.
+
+        None are made in profile vllm_v0, with lookahead slots, a delay, an order that ranks anew, or where history is kept.
+        """
+        if type(passes) is not int or passes < 0:
+            raise Rejected("passes must be an integer >= 0")
+        plain = self._order is None and not self._keep_history and not self.config.delay_factor
+        if not passes or not plain or self._forced:
+            return 0
+        d = self._open()
+        before = self.state
+        try:
+            schedule.forward(d, passes, EVERYBODY)
+        except BaseException:
+            self._undo(d)
+            raise
+        made = d.epoch - before.epoch
+        self._close(d)
+        if not made:
+            return 0
+        self._moment = None
+        self._tally.passes += made
+        self._tally.decode_tokens += made * before.decoders
+        if self._check:
+            self._verify("forward")
+        return made
 
     def commit(
         self,

@@ -63,11 +63,11 @@ def _of(contract: Contract) -> Case:
     return Case(contract.function, go, contract.uses, (contract.function,), WEIGHTS.get(contract.function, 1.0))
 
 
-ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items()}
+ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items() if name not in transitions.CASES}
 OTHERS = transitions.CASES | decisions.CASES | displaced.CASES | phases.CASES
 ALL.update({name: Case(name, fn, uses, tuple(roots), WEIGHTS.get(name, 1.0)) for name, (fn, uses, *roots) in OTHERS.items()})
 
-TRANSITIONS = ("add", "fork", "finish_sequence", "deny_append", "rerank", "abort", "forget", "schedule", "commit")
+TRANSITIONS = ("add", "fork", "finish_sequence", "deny_append", "rerank", "forward", "abort", "forget", "schedule", "commit")
 """The public transitions: each must be a case."""
 
 __all__ = [

@@ -322,6 +322,41 @@ class ZDraft:
         new = both(forall(1, there, lambda g: [[key[g]]]), forall(2, apart, lambda g, h: [[key[g], key[h]]]))
         assume(both(self.ticket >= ticket, either(both(self.ticket == ticket, same), new)))
 
+    # Several passes in one draft.
+
+    def siblings(self) -> SBool:
+        """Anything: what is proved of a pass does not depend on it."""
+        return fresh_bool("siblings")
+
+    def due_count(self) -> SInt:
+        """Anything."""
+        return fresh("due_count")
+
+    def expiring(self, t: Any) -> SBool:
+        """Anything."""
+        return fresh_bool("expiring")
+
+    def idle_steps(self, most: Any) -> SInt:
+        """A number of steps in which no bucket has anybody in it."""
+        n, clock = fresh("idle_steps"), self.clock
+        due, expiry = self.due, self.expiry
+        assume(both(n >= 0, n <= most))
+        for calendar, first in ((due, clock), (expiry, clock + 1)):
+
+            def empty(t: Any, g: Any, has: ZMap = calendar.has_, first: Any = first) -> SBool:
+                return negate(both(first <= t, t < first + n, has[t, g]))  # type: ignore[no-any-return]
+
+            assume(forall(2, empty, lambda t, g, has=calendar.has_: [[has[t, g]]]))
+        return n
+
+    def next_plan(self) -> None:
+        """Nothing is planned; what the engine has been told stays."""
+        told, told_n = self.plan.told, self.plan.told_n
+        self.plan = ZPlan()
+        self.plan.told, self.plan.told_n = told, told_n
+        self.spent, self.charged = fresh("spent"), fresh("charged")
+        self._wire()
+
     # Delay, and tests of engines.
 
     def delayed(self) -> SBool:

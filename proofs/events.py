@@ -38,9 +38,9 @@ LIVE = (
 )
 
 
-def start() -> Any:
+def start(rules: Any = None) -> Any:
     """Any state between two transitions, with an empty plan."""
-    d = ZDraft(Hoare())
+    d = ZDraft(Hoare() if rules is None else rules)
     for _, c in effects.everything(d):
         run().assume(c)
     for c in laws(d):

@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from kvproof.core import schedule
 from kvproof.core.status import Status
 from kvproof.proofs import walks
 from kvproof.proofs.walks import STEP
@@ -14,6 +15,10 @@ from kvproof.spec.check import first, head, lists, representation
 from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
 from kvproof.spec.readings import Default, Has
+from kvproof.spec.view import View
+from kvproof.store.draft import Draft
+from kvproof.store.queues import Results
+from kvproof.store.state import State
 from kvproof.store.versions import NAMES
 
 ENABLED: dict[str, Callable[..., bool]] = {
@@ -36,6 +41,7 @@ ENABLED: dict[str, Callable[..., bool]] = {
     "commit": lambda e, got, ended, more: e.issued,
     "deny_append": lambda e, g, count: bool(unfinished(e, g)) and count >= 1,
     "rerank": lambda e, g, priority: bool(unfinished(e, g)),
+    "forward": lambda e, passes: not e.issued and passes >= 1,
     **dict.fromkeys(STEP, lambda e, *x: True),
 }
 
@@ -254,6 +260,43 @@ def _rerank(d: Any, e: Any, g: int, priority: int) -> list[Clause]:
     ]
 
 
+def one_by_one(state: State, passes: int) -> State:
+    """The state after so many passes and the commits of all their results, each in a draft of its own."""
+    for _ in range(passes):
+        d = Draft(state)
+        schedule.schedule(d)
+        d = Draft(d.close())
+        schedule.commit(d, Results(None), schedule.NOBODY)
+        state = d.close()
+    return state
+
+
+def is_quiet(e: Any) -> bool:
+    """Is there nothing to decide in the next pass?"""
+    plain = not e.config.vllm_v0 and not e.config.num_lookahead_slots and not e.testing
+    due = [g for g in e.running.ids if e.alarm[g] == e.clock]
+    ending = [g for g in e.running.ids if e.expires[g] == e.clock + 1]
+    everybody = e.running.n >= 1 and e.waiting.n == 0 and e.swapped.n == 0 and e.prefilling.n == 0 and not len(e.state.members)
+    return plain and everybody and len(due) <= e.gpu.n and not ending
+
+
+def _forward(d: Any, e: Any, passes: int) -> list[Clause]:
+    made = d.epoch - e.epoch
+    singly = View(one_by_one(e.state, made)) if 0 <= made <= passes else e
+    same = [(name, getattr(singly.state, name).to_dict() == getattr(d.state, name).to_dict()) for name in NAMES]
+    numbers = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "gpu_free", "cpu_free")
+    return [
+        _nobody_else(d, e, -1),
+        ("total: no more passes than asked for", 0 <= made <= passes),
+        ("total: none but where there is nothing to decide", made == passes or not is_quiet(d)),
+        (
+            "total: the numbers are those of as many single passes",
+            all(getattr(singly.state, n) == getattr(d.state, n) for n in numbers),
+        ),
+        *((f"total: {name} is that of as many single passes", true) for name, true in same),
+    ]
+
+
 def _asked_more(d: Any, e: Any, g: int, count: int) -> bool:
     old, new = e.state.deny.to_dict(), d.state.deny.to_dict()
     return bool(new == {**old, g: old.get(g, 0) + count})
@@ -270,6 +313,7 @@ AFTER: dict[str, Callable[..., list[Clause]]] = {
     "schedule": _schedule,
     "commit": _commit,
     "rerank": lambda d, e, x, r: _rerank(d, e, *x),
+    "forward": lambda d, e, x, r: _forward(d, e, *x),
     "deny_append": lambda d, e, x, r: [
         _nobody_else(d, e, -1),
         ("total: so many more of its questions", _asked_more(d, e, *x)),

@@ -4,8 +4,13 @@ from typing import Any
 
 from kvproof.proofs.block_shapes import ZERO, Shape, assume, prove
 from kvproof.proofs.shapes import ZIds
-from kvproof.proofs.sym import ZMap
+from kvproof.proofs.sym import ZMap, forall
 from kvproof.spec.logic import both, choose, negate
+
+
+def _everywhere(m: ZMap, value: Any) -> Any:
+    """Is this true of each entry?"""
+    return forall(1, lambda t: value(m[t]), lambda t: [[m[t]]])
 
 
 class ZPlan(Shape):
@@ -41,6 +46,17 @@ class ZPlan(Shape):
             setattr(self, name, m)
         self.copied_from = ZMap("copied_from", 1, truth=True)
         self.copied_from.fill(False)
+
+    def untouched(self) -> Any:
+        """Nothing is planned."""
+        numbers = ("total", "victims", "left", "ends", "pieces", "outs", "ins", "copies")
+        truths, maps = ("victim", "ended_", "grown", "first", "back", "copied_from"), ("out_of", "in_of", "copy_of")
+        return both(
+            *[getattr(self, n) == 0 for n in numbers],
+            *[_everywhere(getattr(self, n), negate) for n in truths],
+            *[_everywhere(getattr(self, n), lambda v: v == -1) for n in maps],
+            _everywhere(self.piece, lambda v: v == 0),
+        )
 
     def contract(self) -> None:
         """Numbers of things are not negative."""

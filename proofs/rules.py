@@ -46,6 +46,32 @@ def check_frame(name: str, d: Any, before: dict[str, Any], allowed: tuple[str, .
         raise UndeclaredError(f"{name} changes {sorted(changed - set(allowed))} undeclared")
 
 
+class Straight:
+    """Loops of a symbolic draft in which there is nothing to do: that this is so is an obligation, and nothing changes."""
+
+    def repeat(self, name: str, d: Any, step: Callable[..., Any], *args: Any) -> None:
+        """The first step says that there is nothing to do."""
+        if step(d, *args):
+            run().prove(f"total: {name} has nothing to do", False)
+            raise PathEnd
+
+    def sweep(self, name: str, d: Any, has: Callable[[Any, Any], Any], body: Callable[..., None], ordered: bool) -> None:
+        """Nobody is in the set."""
+        run().prove(f"total: {name} has nothing to do", forall(1, lambda g: negate(has(d, g)), lambda g: [[d.status[g]]]))
+
+    def each(self, name: str, d: Any, ids: Any, body: Callable[..., None], *args: Any) -> None:
+        """Nobody is in the set."""
+        run().prove(f"total: {name} has nothing to do", forall(1, lambda g: negate(ids.has(g)), lambda g: [[d.status[g]]]))
+
+    def each_item(self, name: str, d: Any, items: Any, body: Callable[..., None], *args: Any) -> None:
+        """There are none."""
+        run().prove(f"total: {name} has nothing to do", items == {})
+
+    def each_pair(self, name: str, d: Any, pairs: Any, body: Callable[..., None]) -> None:
+        """There are none."""
+        run().prove(f"total: {name} has nothing to do", pairs == ())
+
+
 class Hoare:
     """Loops of a symbolic draft."""
 

@@ -88,6 +88,8 @@ def perform(d: Draft, action: Action) -> Any:
     if name == "schedule":
         schedule.schedule(d, *x)
         return {g: profiles.standing(d, g) for g in d.running.ids}
+    if name == "forward":
+        return schedule.forward(d, x[0], Results(None))
     if name in ("add", "abort", "fork", "finish_sequence", "forget", "deny_append", "rerank"):
         return getattr(groups, name)(d, *x)
     for field, value in midway(action, d.base).items():
@@ -223,6 +225,7 @@ def actions(state: State, r: random.Random) -> list[Action]:
     for g in (*state.prefilling[1][:1], *state.swapped[1][:1], *state.waiting[1][:1]):
         out += [("fork", g, 0, 0), ("finish_sequence", g, 0), ("forget", g)]
     out += [("forget", g) for g in known if state.status[g] > 3][:2]
+    out += [("forward", r.choice((0, 1, 1, 2, 3, 5)))]
     out += [("rerank", g, r.choice((-2, -1, 0, 1, 2))) for g in r.sample([*known, 99], 1)]
     odd = r.choice([*known, state.ticket, 99])
     out += [("abort", odd), ("forget", odd), ("fork", odd, r.choice((0, 1)), 1), ("finish_sequence", odd, r.choice((0, 1, 5)))]
@@ -239,6 +242,7 @@ WEIGHT = {
     "forget": 0.6,
     "deny_append": 0.2,
     "rerank": 0.4,
+    "forward": 0.6,
     "preempt": 1.0,
 }
 

@@ -20,10 +20,11 @@ import attrs
 
 from kvproof.core.config import Config
 from kvproof.core.status import Status
-from kvproof.scheduler import Outcome
+from kvproof.scheduler import Outcome, Scheduler
 from kvproof.sim.audit import check_end, check_state
 from kvproof.sim.baselines import blocks_for_life, scheduler_of
 from kvproof.sim.cost import Cost
+from kvproof.sim.glide import STEPS_MAX, glide
 from kvproof.sim.metrics import RECOMPUTE, SWAP_IMPOSSIBLE, Metrics, Slo
 from kvproof.sim.traces import Trace
 from kvproof.store.plan import Plan
@@ -62,6 +63,7 @@ class Simulation:
 
     `check_every`: passes between two checks of the state; 0: only the last one; None: 1,000, or more while many requests wait.
     `policy`, `baseline`: who decides, see `baselines.scheduler_of`, which raises ConfigError. `slo`: what counts as goodput.
+    `fast_forward`: make decode steps in which nothing is decided in one go; the figures are the same.
     """
 
     def __init__(
@@ -76,11 +78,13 @@ class Simulation:
         policy: str | None = None,
         baseline: str | None = None,
         slo: Slo | None = None,
+        fast_forward: bool = True,
     ) -> None:
         self.trace, self.config, self.cost = trace, config, cost
         self.check_every, self.progress = check_every, progress
         self.scheduler = scheduler_of(config, preemption_mode, policy, baseline)
         self.preempts = baseline is None
+        self.fast_forward = fast_forward
         self.recompute_cause = SWAP_IMPOSSIBLE if preemption_mode == "swap" else RECOMPUTE
         self.metrics = Metrics(total=len(trace), gpu_free_min=config.num_gpu_blocks, slo=slo or Slo())
         self.live: dict[int, Live] = {}
@@ -99,11 +103,15 @@ class Simulation:
         scheduler, metrics, live, pool_use = self.scheduler, self.metrics, self.live, self.metrics.pool_use
         passes = 0
         next_check = self._until_check()
+        forward = self.fast_forward and isinstance(scheduler, Scheduler)
         while live or self.next_arrival_s < math.inf:
             if self.now_s >= self.next_arrival_s or not live:
                 self._arrive()
                 if not live:
                     continue
+            if forward and self.decoding == len(live) and (made := glide(self, min(STEPS_MAX, next_check - passes - 1))):
+                passes += made
+                continue
             plan = scheduler.schedule()
             state = scheduler.state
             if state.gpu_free < metrics.gpu_free_min:
@@ -136,7 +144,8 @@ class Simulation:
     def _until_check(self) -> float:
         """Passes to the next check of the state."""
         if self.check_every is None:
-            return max(CHECK_EVERY_DEFAULT, CHECK_PASSES_PER_REQUEST * len(self.live))
+            crowd = max(CHECK_PASSES_PER_REQUEST * len(self.live), self.config.num_gpu_blocks)
+            return max(CHECK_EVERY_DEFAULT, crowd)
         return self.check_every or math.inf
 
     def _sample(self, state: State) -> None:

@@ -236,6 +236,34 @@ class Draft:
         for name in QUEUES:
             getattr(self, name).settle()
 
+    # Several passes in one draft.
+
+    def siblings(self) -> bool:
+        """Is there any group that has been forked?"""
+        return bool(self.members)
+
+    def due_count(self) -> int:
+        """Groups whose alarm rings now."""
+        return len(self.due.get(self.clock, ()))
+
+    def expiring(self, t: int) -> bool:
+        """Is there anybody to be looked at for its limit at clock t?"""
+        return bool(self.expiry.get(t))
+
+    def idle_steps(self, most: int) -> int:
+        """Steps from now on, `most` at most, in which nobody is looked at: no alarm rings, no limit is near. O(the answer)."""
+        due, expiry, clock = self.due, self.expiry, self.clock
+        for n in range(most):
+            if due.get(clock + n) or expiry.get(clock + n + 1):
+                return n
+        return most
+
+    def next_plan(self) -> None:
+        """As in a new draft: nothing is planned."""
+        plan = self.plan = self.plan.reopen()
+        self.table.slots = plan.slots
+        self.spent = self.charged = self.asked = 0
+
     # Delay, and tests of engines.
 
     def delayed(self) -> bool:
