@@ -163,7 +163,9 @@ def _progress_so_far(d: Any, e: Any) -> Clauses:
     """What has been done for progress, after each part of the step."""
     head, clauses = run().notes["head"], list[Any]()
     calm = both(negate(d.config.vllm_v0), e.plan.victims == 0, negate(d.testing))
-    decoded = any(name == "schedule_running" for name, _ in run().notes.get("before", ()))
+    parts = [name for name, _ in run().notes.get("before", ())]
+    if "schedule_running" not in parts:
+        return []  # the part that prefills needs none of it
     for number, m in enumerate((*run().notes.get("after", ()), d)):
         same = forall(
             1,
@@ -173,8 +175,8 @@ def _progress_so_far(d: Any, e: Any) -> Clauses:
         clauses.append(("one_queue: cut: kvproof keeps keys", same))
         charged = implies(decodes(m, head), m.members.n[head] <= m.running.live - m.prefilling.live)
         run().assume(charged)  # one of `laws`
-        last = [effects.victim_is_last(m, e)] if decoded else []
-        for name, clause in (*last, progress.order_kept(m, e), progress.kept(m, e), progress.head_stays(m, e, head)):
+        last, order = effects.victim_is_last(m, e), progress.order_kept(m, e)
+        for name, clause in (last, order, progress.kept(m, e), progress.head_stays(m, e, head)):
             clauses.append((f"{name} so far ({number})", implies(calm, clause)))
     return clauses
 
