@@ -143,6 +143,8 @@ class Bench:
                 told.plan(plan)
                 for g, q in d.plan.drops:
                     told.finished(g, q)
+                if name == "forward":
+                    told = told_of(state)  # nobody is told on the way
                 alone, after = View(state, plan, told), Seen(state, plan, told, before=e)
                 after.said = d.said
                 if name == "schedule" or name in walks.STEP:
