@@ -12,7 +12,7 @@ LATE = 0
 
 
 class Urgency:
-    """The earliest deadline first. The `priority` of a request is its target: passes until its first token, at most `farthest`."""
+    """The earliest deadline first. The `priority` of a request is its target: passes until its first token."""
 
     name = "urgency"
     displaces = False  # who runs is left alone

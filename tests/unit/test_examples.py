@@ -97,7 +97,7 @@ def test_who_is_late_comes_in_and_the_urgent_ones_are_in_time(example):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_request_ends_within_the_farthest_target_and_a_bound(seed, example):
-    """W09: after the farthest target all earlier arrivals are late too, so nobody is ranked before it any more: the bound holds."""
+    """W09: after the farthest target all earlier arrivals are late too: nobody is ranked before it any more, the bound holds."""
     r, farthest = Random(seed), 12
     sizes = Config(num_gpu_blocks=r.randrange(3, 7), num_cpu_blocks=4, block_size=2, max_num_seqs=3, max_model_len=12)
     s = Scheduler(sizes, (None, "recompute", "swap", "auto")[seed % 4], example("urgency").Urgency(farthest), check=True)
