@@ -95,7 +95,10 @@ def setups(draw: Any) -> Setup:
     test = draw(st.sampled_from((None,) * 7 + (True,))) and draw(artificial())
     if vllm_v0:
         return setup(draw(st.sampled_from(MODES)), test, vllm_v0=True, **fields)
-    mode, order = given or draw(st.sampled_from((*KVPROOF_MODES, "auto"))), draw(st.sampled_from((*ORDERS, *ORDERS, *[None] * 14)))
+    mode, order = (
+        given or draw(st.sampled_from((*KVPROOF_MODES, "auto"))),
+        draw(st.sampled_from((*ORDERS, *ORDERS, *[None] * 14))),
+    )
     return setup(mode, test, order, draw(costs) if mode == "auto" else None, **fields)
 
 

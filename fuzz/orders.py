@@ -1,4 +1,4 @@
-"""Orders of requests under which a run may be: those of `kvproof.policies`, with thresholds that are met early, and one that is not.
+"""Orders of requests under which a run may be: those of `kvproof.policies`, with thresholds that are met early, and a wild one.
 
 `Heard` is an order that also says aloud what it answers: so the engine knows the rank of everybody without asking the scheduler.
 An answer counts once the call in which it was given has succeeded.

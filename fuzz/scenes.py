@@ -94,12 +94,12 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
         (("add", (4, 9)), ("add", (4, 9)), *STEP, *STEP, ("preempt", (1, "swap")), *STEP),
     ),
     "the cheapest makes way": (
-        SIZES | {"num_gpu_blocks": 9, "num_cpu_blocks": 0, "mode": "auto", "costs": {"s_per_token": 1}},
+        SIZES | {"num_gpu_blocks": 10, "num_cpu_blocks": 0, "mode": "auto", "costs": {"s_per_token": 1}},
         (("add", (4, 9)), ("add", (2, 9)), ("add", (8, 9)), *STEP * 6),
     ),
     "the cheapest is swapped": (
-        SIZES | {"num_gpu_blocks": 9, "mode": "auto", "costs": {"s_per_token": 1, "out_s_per_block": 0.1}},
-        (("add", (4, 9)), ("add", (8, 9)), ("add", (2, 9)), *STEP * 6),
+        SIZES | {"num_gpu_blocks": 10, "mode": "auto", "costs": {"s_per_token": 1, "out_s_per_block": 0.1}},
+        (("add", (4, 9)), ("add", (2, 9)), ("add", (8, 9)), *STEP * 6),
     ),
     "ranks change": (
         SIZES | {"num_gpu_blocks": 7, "order": "mlfq"},
