@@ -60,7 +60,7 @@ def test_an_order_that_never_stops_answering_is_stopped():
 
     s = loaded(order(rank=rank))
     before = s.state
-    with pytest.raises(PolicyError, match="rank gave more than 10.. pairs before one pass") as error:
+    with pytest.raises(PolicyError, match=r"rank gave more than 10.. pairs before one pass") as error:
         s.schedule()
     assert s.state is before and error.value.allowed > 1000
     s.change_order("fcfs")
