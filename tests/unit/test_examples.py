@@ -74,6 +74,23 @@ def test_a_package_may_offer_it(example, monkeypatch):
     assert 40 < ageing.serve("ageing") <= 60
 
 
+@pytest.mark.parametrize(("module", "order", "patient", "urgent"), [("ageing", "Ageing", 9, 0), ("urgency", "Urgency", 30, 1)])
+def test_who_is_preempted_ages_again(module, order, patient, urgent, example):
+    """It came in early, and its alarm rang while it ran."""
+    sizes = Config(num_gpu_blocks=8, num_cpu_blocks=0, block_size=4, max_num_seqs=1)
+    s = Scheduler(sizes, "recompute", getattr(example(module), order)(3), check=True)
+    first = s.add_request(prompt_tokens=4, max_tokens=20, priority=patient)
+    for _ in range(8):
+        s.schedule()
+        s.commit()
+    s.preempt(first)
+    for _ in range(60):
+        s.add_request(prompt_tokens=4, max_tokens=1, priority=urgent)
+        s.schedule()
+        s.commit()
+    assert first not in (*s.state.waiting[1], *s.state.running[1])
+
+
 def test_it_keeps_its_word(example):
     """Urgent ones come without end, and the specification is evaluated after every call."""
     ageing = example("ageing")
