@@ -103,7 +103,7 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
     ),
     "ranks change": (
         SIZES | {"num_gpu_blocks": 7, "order": "mlfq"},
-        (("add", (4, 9)), ("add", (4, 9)), ("add", (4, 9)), *STEP * 8),
+        (("add", (4, 9)), ("add", (4, 9)), ("add", (4, 9)), ("refused", ("rerank by hand", 0, 0)), *STEP * 8),
     ),
     "ranks change without a reason": (
         SIZES | {"num_gpu_blocks": 7, "order": "restless"},
