@@ -4,7 +4,7 @@ Each tenant has a counter of the service that it got, divided by its weight: `pr
 admitted, `output_weight` for each token generated. Requests rank by their tenant's counter, those of one tenant by arrival, each
 behind the prompts of those before it. What is computed again after a preemption is not the tenant's fault and not charged.
 A tenant that comes (back) starts at the least counter of those that have unfinished requests, if its own is lower: who was away
-has saved nothing up.
+has saved nothing up. When nobody has anything to do, nobody owes anybody anything: all begin anew.
 
 Nobody who runs is displaced. Between tenants that always have requests waiting the services, divided by their weights, differ by
 no more than 2 x max(prompt_weight x the tokens of a pass, output_weight x the slots of the pool) / the least weight, about.
@@ -104,17 +104,17 @@ class Fair:
         return PARKED
 
     def _begin(self, desk: Desk, name: str, was: Tenant | None) -> Tenant:
-        """A tenant comes (back). Who is away and would begin at the least counter anyway is forgotten."""
+        """A tenant comes (back). Who is away and would begin at the least counter anyway is forgotten; all, if all are away."""
         known = [other for other in desk.get(TENANTS, ()) if other != name]
         tenants = {other: desk.get((TENANTS, other)) for other in known}
         active = [tenant.counter for tenant in tenants.values() if tenant.unfinished]
         least = min(active, default=0.0)
         for other, tenant in tenants.items():
-            if not tenant.unfinished and tenant.counter <= least:
+            if not tenant.unfinished and (tenant.counter <= least or not active):
                 desk.drop((TENANTS, other))
                 known.remove(other)
         desk.keep(TENANTS, (*known, name))
-        return Tenant(max(least, was.counter) if was is not None else least)
+        return Tenant(max(least, was.counter) if was is not None and active else least)
 
     @staticmethod
     def _touch(desk: Desk, name: str) -> None:

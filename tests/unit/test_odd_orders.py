@@ -133,3 +133,16 @@ def test_costs_stay_numbers_whatever_is_observed():
         assert s.costs is not None and s.costs.swap_s(3) >= 0
     with pytest.raises(ValueError, match="overhead_share"):
         Calibrated.begin(None, tiny)
+
+
+def test_tenants_that_come_once_are_forgotten():
+    """Thousands of names, one request each: what is kept of them does not grow."""
+    s = Scheduler(config(16, 0, max_num_seqs=2), policy="fair")
+    kept = []
+    for k in range(300):
+        s.add_request(3, 2, tenant=f"t{k}")
+        for _ in range(3):
+            s.schedule()
+            s.commit()
+        kept.append(len(s._notes))
+    assert max(kept[150:]) <= max(kept[:20])
