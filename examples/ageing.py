@@ -27,10 +27,11 @@ class Ageing:
     def rank(self, desk: Desk) -> Iterator[tuple[int, int]]:
         """Before each pass: who has waited long enough for another gain?"""
         for g in desk.woken:
-            if desk.waits(g) and desk.get(g) >= 0:
-                desk.keep(g, desk.get(g) - 1)
-                desk.wake(g, self.every)
-                yield g, desk.get(g)
+            if desk.get(g) >= 0:
+                desk.wake(g, self.every)  # who runs may wait again
+                if desk.waits(g):
+                    desk.keep(g, desk.get(g) - 1)
+                    yield g, desk.get(g)
 
 
 def serve(policy: str | Ageing) -> int:

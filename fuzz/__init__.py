@@ -1,6 +1,7 @@
 """Stateful fuzzing of the whole system: scheduler, fake backend and fake model, against every clause of `kvproof.spec`.
 
 setup.py     what a run starts from; draws.py: how that is drawn; scenes.py: rare beginnings
+orders.py    who comes first; what the order says, the engine hears
 names.py     what a log calls a request
 memory.py    what the engine knows, without asking the scheduler
 engine.py    operations on requests and the two of a step; world.py: one run of them by name, with all checks and a log

@@ -4,7 +4,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kvproof.fuzz.setup import MODES, Setup, setup
+from kvproof.fuzz.orders import ORDERS
+from kvproof.fuzz.setup import KVPROOF_MODES, MODES, Setup, setup
 
 choices = st.integers(0, 11)
 """Which one, of a list that is not known yet."""
@@ -55,6 +56,14 @@ RANKED = ROOMY | {
     "watermark_blocks": st.sampled_from((0, 1)),
     "max_model_len": st.sampled_from((40, 12)),
 }
+PRICED = ROOMY | {
+    "num_cpu_blocks": st.sampled_from((0, 2, 4, 16)),
+    "block_size": st.sampled_from((1, 2)),
+    "watermark_blocks": st.just(0),
+    "priority": st.just(False),
+    "mode": st.just("auto"),
+}
+"""Requests of all sizes run side by side, and victims are chosen by cost."""
 THEMES: tuple[dict[str, Any], ...] = (
     TIGHT,
     ROOMY,
@@ -65,6 +74,8 @@ THEMES: tuple[dict[str, Any], ...] = (
     ROOMY | {"num_lookahead_slots": st.sampled_from((3, 5)), "enable_chunked_prefill": st.just(True)},
     ROOMY | {"delay_factor": st.sampled_from((2, 5))},
     ROOMY | {"num_cpu_blocks": st.just(0), "num_gpu_blocks": st.sampled_from((6, 4))},
+    PRICED,
+    PRICED | {"enable_chunked_prefill": st.just(True)},
 )
 """A run has one: the fields that it settles. The others are as in TIGHT, features off in most runs."""
 
@@ -74,14 +85,34 @@ def setups(draw: Any) -> Setup:
     """Both profiles, all modes, pools from one block up, host pools from none, budgets smaller than prompts."""
     theme = draw(st.sampled_from(THEMES))
     fields = {name: draw(values) for name, values in (TIGHT | FEATURES | theme).items()}
-    vllm_v0 = draw(st.booleans())
+    given = fields.pop("mode", None)
+    vllm_v0 = given is None and draw(st.booleans())
     if vllm_v0 and not fields["enable_chunked_prefill"]:
         fields["max_num_batched_tokens"] = max(fields["max_num_batched_tokens"], fields["max_model_len"])
     fields["choose_victims"] &= not vllm_v0
     fields["max_num_seqs"] = min(fields["max_num_seqs"], fields["max_num_batched_tokens"])
     fields["watermark_blocks"] = min(fields["watermark_blocks"], fields["num_gpu_blocks"] - 1)
     test = draw(st.sampled_from((None,) * 7 + (True,))) and draw(artificial())
-    return setup(draw(st.sampled_from(MODES)), test, vllm_v0=vllm_v0, **fields)
+    if vllm_v0:
+        return setup(draw(st.sampled_from(MODES)), test, vllm_v0=True, **fields)
+    mode, order = (
+        given or draw(st.sampled_from((*KVPROOF_MODES, "auto"))),
+        draw(st.sampled_from((*ORDERS, *ORDERS, *[None] * 14))),
+    )
+    return setup(mode, test, order, draw(costs) if mode == "auto" else None, **fields)
+
+
+costs = st.fixed_dictionaries(
+    {
+        "s_per_token": st.sampled_from((1, 0, 0.1, 7)),
+        "s_per_pair": st.sampled_from((0, 0.01, 1)),
+        "recompute_overhead_s": st.sampled_from((0, 2, 30)),
+        "out_s_per_block": st.sampled_from((1, 0, 3, 0.2)),
+        "in_s_per_block": st.sampled_from((1, 0, 3)),
+        "transfer_overhead_s": st.sampled_from((0, 1, 20)),
+    }
+)
+"""Now the one way is cheaper, now the other, now it depends on how much there is to move or to compute."""
 
 
 def artificial() -> Any:

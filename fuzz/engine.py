@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from kvproof.backend_fake.model import request_key
 from kvproof.core.status import Status
@@ -9,6 +10,7 @@ from kvproof.fuzz import happened, passes, priorities
 from kvproof.fuzz.faults import equal, fault, nothing
 from kvproof.fuzz.memory import Ending, Group, Key, Memory
 from kvproof.fuzz.oracle import next_token
+from kvproof.fuzz.orders import Said, hints_of, reranked
 from kvproof.fuzz.passes import Pass
 from kvproof.fuzz.setup import Setup
 from kvproof.scheduler import Outcome
@@ -27,7 +29,9 @@ class Engine:
 
     def __init__(self, start: Setup, spec: bool = True) -> None:
         self.start, self.config, self.spec = start, start.config, spec
-        self.scheduler = start.scheduler()
+        self.said: Said = []
+        """What the order has answered in the call that is made now."""
+        self.scheduler = start.scheduler(self.said)
         self.memory = Memory.of(self.config)
         self.events: Counter[str] = Counter()
 
@@ -41,13 +45,17 @@ class Engine:
     def _add(self, prompt: int, output: int, n: int = 1, width: int | None = None, priority: int = 0) -> None:
         """`width`: a beam search, which forks as it likes; else it forks to n sequences as soon as it has a token."""
         m, c = self.memory, self.config
-        g = self.scheduler.add_request(prompt, output, n, width, priority, m.now)
+        i = len(m.ids)
+        hints: Any = {} if c.vllm_v0 else hints_of(i, output)
+        self.said.clear()
+        g = self.scheduler.add_request(prompt, output, n, width, priority, m.now, **hints)
         seats = 1 if c.vllm_v0 else max(n, width or 1)
         limit = prompt + output if c.vllm_v0 else max(prompt + 1, min(prompt + output, c.max_model_len))
         children = n - 1 if width is None else 0
         reserve = 1 if width is None else seats
-        m.groups[g] = Group(prompt, limit, priority if c.priority else 0, m.now, seats, reserve, children)
-        m.model.add(g, request_key(str(len(m.ids))), prompt)
+        rank = dict(self.said)[g] if self.start.order else priority if c.priority else 0
+        m.groups[g] = Group(prompt, limit, rank, m.now, seats, reserve, children)
+        m.model.add(g, request_key(str(i)), prompt)
         m.ids.append(g)
         equal(f"limit of {g}", self.state.limit[g], limit)
 
@@ -128,8 +136,10 @@ class Engine:
         forced = {g: mode for g, mode in m.forced.items() if g in before.running[1]}
         if m.admitted is not None:
             m.took = m.now - m.admitted
+        self.said.clear()
         plan = self.scheduler.schedule(m.now)
-        p = Pass(m, before, self.state, plan, m.lengths(), forced, m.now)
+        before = self._ranked(before)
+        p = Pass(m, before, self.state, plan, m.lengths(), forced, m.now, self.start.mode == "auto")
         m.plan, m.forced, m.now = plan, {}, m.now + gap
         m.admitted = p.now if p.admitted else None
         if self.spec:
@@ -149,6 +159,17 @@ class Engine:
         for g, _ in plan.ended:
             m.close(g)
         self._compute(p)
+
+    def _ranked(self, before: State) -> State:
+        """The state in which the pass began: with the ranks that the order has just given."""
+        ranks = {g: rank for g, rank in self.said if g in self.memory.groups}
+        changed = {g: rank for g, rank in ranks.items() if self.memory.groups[g].priority != rank}
+        if not changed:
+            return before
+        self.events["ranks changed by an order"] += len(changed)
+        for g, rank in changed.items():
+            self.memory.groups[g].priority = rank
+        return reranked(before, changed)
 
     def _compute(self, p: Pass) -> None:
         """Who is scheduled for a token gets it, nobody else."""

@@ -41,6 +41,8 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "idle": ("vllm_v0",),
     "preempted, though not the last": ("kvproof",),
     "overtaken by a rank": ("kvproof",),
+    "ranks changed by an order": ("kvproof",),
+    "victims named by auto": ("kvproof",),
     "reranked in flight": BOTH,
 }
 """Event -> the profiles in which it must happen in a run of a minute."""
@@ -67,6 +69,7 @@ def of_pass(p: Pass) -> Counter[str]:
     if p.chosen:
         stay = {*p.before.running[1]}.intersection(p.after.running[1])
         out["preempted, though not the last"] = sum(any(p.m.rank(g) < p.m.rank(h) for h in stay) for g in p.chosen)
+        out["victims named by auto"] = p.auto and out["preempted, though not the last"]
         out[f"preempted {cause(p)}"] += len(p.chosen)
     out["denied"] = sum(n - p.after.deny.get(g, 0) for g, n in p.before.deny.to_dict().items() if g not in dict(plan.ended))
     out["denied at random"] = p.after.denied - p.before.denied

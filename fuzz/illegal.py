@@ -26,6 +26,11 @@ def always(state: State) -> Iterable[int]:
     return (NOBODY,)
 
 
+def nobody(state: State) -> Iterable[int]:
+    """It depends on the order, not on the state: who makes the call knows."""
+    return ()
+
+
 def kvproof(state: State) -> Iterable[int]:
     """Always; V0 counts the sequences that live, so that nobody asks for too many."""
     return () if state.config.vllm_v0 else (NOBODY,)
@@ -113,6 +118,7 @@ CALLS = {
     "rerank of nobody": Call(lambda s, g, q: s.rerank(g, q), always),
     "rerank of who has ended": Call(lambda s, g, q: s.rerank(g, q), ended),
     "rerank too low": Call(lambda s, g, q: s.rerank(g, PRIORITY_MAX + 1 + q), unfinished),
+    "rerank by hand": Call(lambda s, g, q: s.rerank(g, q), nobody),
     "deny no times": Call(lambda s, g, q: s.deny_append(g, -q), unfinished),
     "preemptions of who has ended": Call(lambda s, g, q: s.preemptions(g), ended),
     "no prompt": Call(lambda s, g, q: s.add_request(0, 1 + q), always),

@@ -208,8 +208,13 @@ class Machine(Hands):
     @rule(some=st.lists(st.tuples(choices, st.integers(-2, 2)), min_size=1, max_size=3), steps=st.integers(0, 3))
     def rerank(self, some: list[tuple[int, int]], steps: int) -> None:
         """Some get another rank, whether or not a step is in flight; and, between two steps, they go on."""
+        by_hand = self.world.start.by_hand
         for choice, priority in some:
-            self.do("rerank", pick(sorted(self.world.memory.groups), choice), priority)
+            g = pick(sorted(self.world.memory.groups), choice)
+            if by_hand:
+                self.do("rerank", g, priority)
+            else:
+                self.do("refused", "rerank by hand", g, choice)
         for _ in range(steps if self.between else 0):
             self.step()
 

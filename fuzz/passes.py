@@ -5,12 +5,14 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import attrs
 
 from kvproof.core.config import Config
 from kvproof.fuzz.faults import equal, fault
 from kvproof.fuzz.memory import Key, Memory
+from kvproof.store.candidates import Candidate
 from kvproof.store.collections import row
 from kvproof.store.plan import Plan
 from kvproof.store.policies import Policy
@@ -30,6 +32,8 @@ class Pass:
     forced: dict[int, str | None]
     """Those that ran and that events preempt."""
     now: float
+    auto: bool = False
+    """Are modes and victims chosen by cost?"""
 
     @property
     def config(self) -> Config:
@@ -136,6 +140,15 @@ class Pass:
             return len(rows)
         return len(rows) - len({blocks[-1] for blocks in rows})
 
+    def wish(self, g: int, policy: Any, host: int) -> bool:
+        """Does the policy wish to swap g? Who goes by cost is told what g holds, has computed, and would compute again."""
+        live, size, work, cut = len(self.m.groups[g].live), self.held([g]), self.work(g), g in self.before.prefilling[1]
+        if not self.auto:
+            return bool(policy.swaps(g, live))
+        done = self.before.computed[g] if cut else work - live
+        movable = size <= host and not (live > 1 and cut)
+        return bool(policy.weigh(Candidate(g, live, size, work, self.tokens(g), done, movable)))
+
     def waited(self, gs: Iterable[int]) -> bool:
         """If these wait: has the first of them waited long enough to be admitted while others run?"""
         factor = self.config.delay_factor
@@ -160,7 +173,7 @@ def force(p: Pass, policy: Policy) -> None:
     told, host = list(p.plan.preempted), p.before.cpu_free
     for g, mode in p.forced.items():
         live, size = len(p.m.groups[g].live), p.held([g])
-        wish = policy.swaps(g, live) if mode is None else mode == "swap"
+        wish = p.wish(g, policy, host) if mode is None else mode == "swap"
         swaps = wish and size <= host and (live == 1 or g not in p.before.prefilling[1])
         if p.config.vllm_v0 and swaps and told[:1] != [(g, "swap")]:
             swaps = False  # it asks for more host blocks than it uses

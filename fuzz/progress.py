@@ -1,4 +1,4 @@
-"""Progress under adversarial workloads: tight pools, bursts, priorities, aborts, any choice of victims.
+"""Progress under adversarial workloads: tight pools, bursts, priorities, aborts, any choice of victims, and that of `auto`.
 
 Every request must end within the bound that `kvproof.bounds` gives when it arrives, and whenever somebody has arrived that ranks
 before it; and in between each pass must bring the bounds of all nearer: that is what the theorem `every_request_ends` says.
@@ -14,6 +14,7 @@ import attrs
 from kvproof.bounds import bounds
 from kvproof.core.config import Config
 from kvproof.fuzz.setup import AnyPolicy, Names
+from kvproof.policies.costs import Costs
 from kvproof.scheduler import Scheduler
 
 
@@ -24,21 +25,30 @@ class Tally:
     requests: int = 0
     passes: int = 0
     preemptions: int = 0
+    by_auto: int = 0
+    """Of them, those by estimated cost."""
     closest: float = 0.0
     """The largest share of its bound that a request has used up."""
 
 
-def some_config(r: random.Random) -> Config:
-    """Small, tight, and of every kind."""
-    tokens = r.choice((2, 4, 8, 32))
+OUTPUT_MAX = 20
+Sizes = tuple[int, int, int, int]
+"""Least and most prompt tokens, least and most output tokens."""
+
+
+def some_config(r: random.Random, crowded: bool) -> Config:
+    """Small, tight, and of every kind. `crowded`: everybody is admitted at once and grows; the pool holds one of them, or two."""
+    tokens = r.choice((8, 32)) if crowded else r.choice((2, 4, 8, 32))
+    size, length = r.choice((1, 2, 3, 4)), r.choice((12, 24))
+    most = -(-min(length, OUTPUT_MAX + 3) // size)
     return Config(
-        num_gpu_blocks=r.choice((3, 4, 5, 6, 8, 12)),
+        num_gpu_blocks=most + r.randint(0, most) if crowded else r.choice((3, 4, 5, 6, 8, 12)),
         num_cpu_blocks=r.choice((0, 2, 6, 64)),
-        block_size=r.choice((1, 2, 3, 4)),
-        watermark_blocks=r.choice((0, 0, 1)),
-        max_num_seqs=r.randint(1, min(tokens, 6)),
+        block_size=size,
+        watermark_blocks=0 if crowded else r.choice((0, 0, 1)),
+        max_num_seqs=r.randint(4, 8) if crowded else r.randint(1, min(tokens, 6)),
         max_num_batched_tokens=tokens,
-        max_model_len=r.choice((12, 24)),
+        max_model_len=length,
         enable_chunked_prefill=r.random() < 0.4,
         num_lookahead_slots=r.choice((0, 0, 0, 3)),
         priority=r.random() < 0.5,
@@ -47,13 +57,29 @@ def some_config(r: random.Random) -> Config:
     )
 
 
+def some_costs(r: random.Random) -> Costs:
+    """Now it is cheaper to compute again, now to swap, now it depends on the victim."""
+    return Costs(
+        s_per_token=r.choice((0, 1, 1)),
+        s_per_pair=r.choice((0, 0.1)),
+        recompute_overhead_s=r.choice((0, 3)),
+        out_s_per_block=r.choice((0, 1, 4)),
+        transfer_overhead_s=r.choice((0, 2)),
+    )
+
+
 class Run:
     """One workload, to its end."""
 
     def __init__(self, seed: int, tally: Tally) -> None:
         self.r, self.tally, self.seed = random.Random(seed), tally, seed
-        config = some_config(self.r)
-        self.scheduler = Scheduler(config, policy=Names(AnyPolicy()) if config.choose_victims else AnyPolicy())
+        crowded = self.r.random() < 0.6
+        config = some_config(self.r, crowded)
+        self.sizes: Sizes = (1, 3, OUTPUT_MAX // 2, OUTPUT_MAX) if crowded else (1, 12, 1, 10)
+        if self.r.random() < 0.4:
+            self.scheduler = Scheduler(config, "auto", costs=some_costs(self.r))
+        else:
+            self.scheduler = Scheduler(config, policy=Names(AnyPolicy()) if config.choose_victims else AnyPolicy())
         self.now = 0.0
         self.due: dict[int, tuple[int, int]] = {}
         """Request -> the pass after which it must have ended, and the bound that said so."""
@@ -78,7 +104,8 @@ class Run:
         n = r.choice((1, 1, 1, 2))
         if n > s.config.max_num_seqs:
             n = 1
-        g = s.add_request(r.randint(1, 12), r.randint(1, 10), n, priority=r.randint(-1, 1), now=self.now)
+        prompt, output = r.randint(*self.sizes[:2]), r.randint(*self.sizes[2:])
+        g = s.add_request(prompt, output, n, priority=r.randint(-1, 1), now=self.now)
         self.tally.requests += 1
         self.begin(g)
 
@@ -101,6 +128,7 @@ class Run:
         plan = s.schedule(self.now)
         self.now += self.r.choice((1, 1, 5))
         tally.preemptions += len(plan.preempted)
+        tally.by_auto += len(plan.preempted) * (s.costs is not None)
         s.commit(accepted=[(g, self.r.randint(1, 4)) for g in plan.decodes] if s.config.num_lookahead_slots else ())
         tally.passes += 1
         after = bounds(s.state)
@@ -136,7 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         if seed % 100 == 99 and sys.stderr.isatty():
             print(f"{seed + 1} workloads", file=sys.stderr)
-    done = f"{options.workloads} workloads, {tally.requests} requests, {tally.passes} passes, {tally.preemptions} preemptions"
+    done = f"{options.workloads} workloads, {tally.requests} requests, {tally.passes} passes"
+    done += f", {tally.preemptions} preemptions ({tally.by_auto} by cost)"
     print(f"{done}: every request ended within its bound; the closest used {tally.closest:.0%} of it")
     return 0
 

@@ -2,7 +2,7 @@
 
 The format knows requests, events between two passes, and whole steps with all results. What it has no words for is put as near as
 it can be: what happens in flight happens before the next pass, the engine's ends are `finish_seq` events, a restored state is a
-run without what happened since it was kept. So a scenario is kept only if its replay fails.
+run without what happened since it was kept, an order has its usual thresholds. So a scenario is kept only if its replay fails.
 """
 
 import json
@@ -14,7 +14,9 @@ import attrs
 
 from kvproof.core.config import MODES
 from kvproof.formats import load_scenario
+from kvproof.fuzz.orders import hints_of
 from kvproof.fuzz.shrink import Failure, Log
+from kvproof.order import BUILT_IN
 from kvproof.replay import Replay
 from kvproof.strictjson import ScenarioError
 
@@ -24,12 +26,13 @@ NAMES = {"vllm_v0": "profile", "priority": "policy", "choose_victims": ""}
 
 def scenarios(failure: Failure) -> list[dict[str, Any]]:
     """The same run as scenarios; none if the format has no words for it."""
-    if failure.start.config.choose_victims:
+    start = failure.start
+    if (start.config.choose_victims and start.mode != "auto") or start.order not in (None, *BUILT_IN):
         return []
-    story = tell(straight(failure.log))
+    story = tell(straight(failure.log), start.order is not None)
     if story is None:
         return []
-    modes = MODES if failure.start.mode == "any" else (failure.start.mode,)
+    modes = MODES if start.mode == "any" else (start.mode,)
     return [{"format": 1, "name": "fuzz", "config": config(failure, mode), **story} for mode in modes]
 
 
@@ -38,7 +41,10 @@ def config(failure: Failure, mode: str | None) -> dict[str, Any]:
     fields = attrs.asdict(failure.start.config)
     out = {name: value for name, value in fields.items() if name not in NAMES and value is not None}
     profile, policy = "vllm_v0" if fields["vllm_v0"] else "kvproof", "priority" if fields["priority"] else "fcfs"
-    return {"profile": profile, "policy": policy, **out, "preemption_mode": mode}
+    out |= {"profile": profile, "policy": failure.start.order or policy, "preemption_mode": mode}
+    if failure.start.costs is not None:
+        out["costs"] = attrs.asdict(failure.start.costs)
+    return out
 
 
 def straight(log: Log) -> Log:
@@ -55,8 +61,11 @@ def straight(log: Log) -> Log:
     return out
 
 
-def tell(log: Log) -> dict[str, Any] | None:
-    """The requests and the events of this log; None if results are missing, a beam has a width, or a rank changes."""
+def tell(log: Log, hints: bool) -> dict[str, Any] | None:
+    """The requests and the events of this log; None if results are missing, a beam has a width, or the engine changes a rank.
+
+    `hints`: with what orders are told of requests besides.
+    """
     requests: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     step = 0  # the next pass
@@ -66,7 +75,8 @@ def tell(log: Log) -> dict[str, Any] | None:
             if width is not None:
                 return None
             sizes = {"prompt_tokens": prompt, "output_tokens": output, "n": n, "priority": priority}
-            requests.append({"id": str(len(requests)), "arrival_step": step, **sizes})
+            more = hints_of(len(requests), output) if hints else {}
+            requests.append({"id": str(len(requests)), "arrival_step": step, **sizes, **more})
         elif name == "rerank":
             return None
         elif name == "schedule":

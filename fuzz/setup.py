@@ -5,6 +5,8 @@ from typing import Any
 import attrs
 
 from kvproof.core.config import ArtificialPreemption, Config
+from kvproof.fuzz.orders import ORDERS, Said, heard
+from kvproof.policies.costs import Costs
 from kvproof.scheduler import Scheduler, policy_of
 from kvproof.store.candidates import Need
 from kvproof.store.draft import Draft
@@ -12,6 +14,7 @@ from kvproof.store.policies import Policy
 
 MODES = ("swap", "any", None, "recompute")
 """Values of `preemption_mode`, and "any": a policy that says now this, now that. Safety may not depend on it."""
+KVPROOF_MODES = (*MODES, "auto")
 
 
 class AnyPolicy:
@@ -55,19 +58,36 @@ class Setup:
 
     config: Config
     mode: str | None = None
+    order: str | None = None
+    """One of `orders.ORDERS`."""
+    costs: Costs | None = None
+    """What the mode "auto" reckons with."""
 
-    def scheduler(self) -> Watched:
-        """A scheduler that knows nothing yet."""
+    def scheduler(self, said: Said) -> Watched:
+        """A scheduler that knows nothing yet. Its order, if it has one, writes what it answers to `said`."""
+        if self.mode == "auto":
+            order = None if self.order is None else heard(self.order, said, None)
+            return Watched(self.config, "auto", order, costs=self.costs)
         policy: Any = AnyPolicy if self.mode == "any" else policy_of(self.mode)
         chosen: Policy = Names(policy) if self.config.choose_victims else policy
-        return Watched(self.config, policy=chosen)
+        return Watched(self.config, policy=chosen if self.order is None else heard(self.order, said, chosen))
+
+    @property
+    def by_hand(self) -> bool:
+        """May the engine give ranks?"""
+        return self.order is None or ORDERS[self.order].overtakes is None
 
     @property
     def fields(self) -> dict[str, Any]:
         """Plain names and values, where they are not the defaults: the arguments of `setup`."""
         values = attrs.asdict(self.config)
         same = {f.name for f in attrs.fields(Config) if values[f.name] == f.default}
-        return {**{name: value for name, value in values.items() if name not in same}, "mode": self.mode}
+        out = {**{name: value for name, value in values.items() if name not in same}, "mode": self.mode}
+        if self.order is not None:
+            out["order"] = self.order
+        if self.costs is not None:
+            out["costs"] = attrs.asdict(self.costs)
+        return out
 
     @property
     def column(self) -> str:
@@ -75,7 +95,18 @@ class Setup:
         return f"{'vllm_v0' if self.config.vllm_v0 else 'kvproof'} {self.mode or 'null'}"
 
 
-def setup(mode: str | None = None, artificial_preemption: dict[str, Any] | None = None, **fields: Any) -> Setup:
-    """A setup from plain names and values."""
+def setup(
+    mode: str | None = None,
+    artificial_preemption: dict[str, Any] | None = None,
+    order: str | None = None,
+    costs: dict[str, float] | None = None,
+    **fields: Any,
+) -> Setup:
+    """A setup from plain names and values. An order says whether anybody is displaced; auto names victims."""
     test = None if artificial_preemption is None else ArtificialPreemption(**artificial_preemption)
-    return Setup(Config(**fields, artificial_preemption=test), mode)
+    if order is not None:
+        fields["priority"] = ORDERS[order].displaces
+    if mode == "auto":
+        fields["choose_victims"] = True
+    config = Config(**fields, artificial_preemption=test)
+    return Setup(config, mode, order, None if costs is None else Costs(**costs))

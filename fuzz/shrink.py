@@ -123,12 +123,16 @@ PLAIN: dict[str, Any] = {
 def simpler(start: Setup) -> Iterator[Setup]:
     """Starts with one feature off, or another mode."""
     for name, off in PLAIN.items():
-        if getattr(start.config, name) != off:
+        if getattr(start.config, name) != off and (name != "priority" or start.order is None):
             with suppress(ConfigError):
-                yield Setup(attrs.evolve(start.config, **{name: off}), start.mode)
-    if start.mode == "any":
+                yield attrs.evolve(start, config=attrs.evolve(start.config, **{name: off}))
+    if start.order is not None:
+        yield attrs.evolve(start, order=None)
+        if start.order != "fcfs" and not start.config.priority:
+            yield attrs.evolve(start, order="fcfs")
+    if start.mode in ("any", "auto"):
         for mode in (None, "recompute", "swap"):
-            yield Setup(start.config, mode)
+            yield attrs.evolve(start, mode=mode, costs=None)
 
 
 def candidates(best: Failure) -> Iterator[tuple[Setup, Log]]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from kvproof.core.config import Config, ConfigError
-from kvproof.order import Order, check_order, is_order, load
+from kvproof.order import Order, check_order, has, is_order, load
 from kvproof.policies.auto import Auto
 from kvproof.policies.calibrated import Calibrated
 from kvproof.policies.costs import Costs
@@ -65,13 +65,15 @@ def choose(config: Config, preemption_mode: str | None, policy: Any, costs: obje
     order = check_order(policy) if is_order(policy) else None
     if order is not None:
         config = ranked(config, order)
-    chooses = callable(getattr(policy, "swaps", None))
+    chooses = has(policy, "swaps")
     if policy is not None and order is None and not chooses:
         raise ConfigError(
             f"policy: must have a method swaps(group, sequences), or those of an order, arrive and rank, got {ascii(policy)[:60]}"
         )
     if chooses and preemption_mode is not None:
         raise ConfigError("preemption_mode: must be None beside a policy, which chooses the mode")
+    if order is not None and chooses:
+        policy = order  # of a class, the object that it gave
     chooser: Any = policy if chooses else policy_of(preemption_mode)
     known = None
     if isinstance(chooser, Auto):
@@ -81,6 +83,6 @@ def choose(config: Config, preemption_mode: str | None, policy: Any, costs: obje
         chooser = attrs.evolve(chooser, costs=known.costs)
     elif costs is not None:
         raise ConfigError('costs: are for preemption_mode "auto" only')
-    if callable(getattr(chooser, "victim", None)) and not config.vllm_v0:
+    if has(chooser, "victim") and not config.vllm_v0:
         config = attrs.evolve(config, choose_victims=True)
     return Chosen(config, chooser, order, known)

@@ -65,13 +65,35 @@ class PolicyError(RuntimeError):
         self.policy, self.request, self.found, self.allowed = policy, request, found, allowed
 
 
+def has(policy: object, method: str) -> bool:
+    """Has it this method? Raises ConfigError if it cannot be asked."""
+    try:
+        return callable(getattr(policy, method, None))
+    except Exception as error:
+        raise ConfigError(f"policy: {method} cannot be read: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """An error of somebody else, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 def is_order(policy: object) -> bool:
     """Does it mean to be an order? (Whether it is one `check_order` says.)"""
-    return callable(getattr(policy, "arrive", None)) or callable(getattr(policy, "rank", None))
+    return has(policy, "arrive") or has(policy, "rank")
 
 
 def check_order(policy: Any) -> Order:
-    """The order, if it has all that it needs. Raises ConfigError."""
+    """The order, if it has all that it needs; of a class, what it gives when it is called. Raises ConfigError."""
+    try:
+        return _checked(policy() if isinstance(policy, type) else policy)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"policy: the order cannot be read: {_told(error)}") from error
+
+
+def _checked(policy: Any) -> Order:
     shown = ascii(getattr(policy, "name", policy))[:60]
     if type(getattr(policy, "name", None)) is not str:
         raise ConfigError(f"policy: an order must have a name, a string, got {shown}")
@@ -106,5 +128,4 @@ def load(name: str) -> object:
         policy = found[0].load()
         return policy() if callable(policy) else policy
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ConfigError(f"policy: {name} ({found[0].value}) cannot be loaded: {why}") from error
+        raise ConfigError(f"policy: {name} ({found[0].value}) cannot be loaded: {_told(error)}") from error

@@ -6,6 +6,7 @@ O(1); going back copies it at the first use, O(what is noted).
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, ClassVar
 
 import attrs
@@ -29,6 +30,8 @@ from kvproof.store.state import State
 ORDER, NEWS, GONE = "order", "news", "gone"
 """Keys of the notes: whose they are; who entered and was preempted in the last pass; who has ended since, as cells."""
 NO_NEWS = News()
+ANSWERS_MIN, ANSWERS_EACH = 1000, 10
+"""So many answers of `rank` at least, and so many more for each note, are taken for a pass; whoever gives more may never end."""
 
 
 class Ordered(Observed):
@@ -52,6 +55,13 @@ class Ordered(Observed):
         if isinstance(self.policy, Auto):
             own["policy"] = attrs.evolve(self.policy, times=own["_accounts"].times)
         return own
+
+    def __deepcopy__(self, memo: Any) -> "Ordered":
+        """The order is the same: it never changes, and the notes are its own."""
+        memo[id(self._order)] = self._order
+        new = super().__deepcopy__(memo)
+        assert isinstance(new, Ordered)
+        return new
 
     def restore(self, moment: Snapshot | State) -> None:
         """Go on from there: every answer is that of then, but for the counters of `metrics`, which never fall.
@@ -192,7 +202,11 @@ class Ordered(Observed):
         changes = order.rank(Desk(d, notes, news, ringing(notes, d.epoch + 1)))
         if not isinstance(changes, Iterable):
             raise PolicyError(order.name, f"rank must give pairs (request, priority), got {ascii(changes)[:40]}")
-        for change in tuple(changes):
+        most = ANSWERS_MIN + ANSWERS_EACH * len(notes)
+        told = tuple(islice(changes, most + 1))
+        if len(told) > most:
+            raise PolicyError(order.name, f"rank gave more than {most} pairs before one pass", allowed=most)
+        for change in told:
             if type(change) is not tuple or len(change) != 2 or type(change[0]) is not int:
                 raise PolicyError(order.name, f"rank must give pairs (request, priority), got {ascii(change)[:40]}")
             self._rank(order, d, *change)

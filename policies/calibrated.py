@@ -29,6 +29,7 @@ NOISE = 0.05
 PULL = 1e-3
 """Weight of the costs that one started from, as a part of that of all observations."""
 COUNT_MAX = 2**40
+SHARE_MIN = 1e-6
 
 Vector = tuple[float, ...]
 
@@ -150,8 +151,12 @@ class Calibrated:
     def begin(cls, costs: Costs | None = None, overhead_share: float = OVERHEAD_SHARE) -> "Calibrated":
         """Nothing has been observed: these costs (the default ones)."""
         c = Costs() if costs is None else costs
-        if isinstance(overhead_share, bool) or not isinstance(overhead_share, (int, float)) or not 0 < overhead_share <= 1:
-            raise ValueError(f"overhead_share: must be a number > 0, at most 1, got {overhead_share!r}")
+        if (
+            isinstance(overhead_share, bool)
+            or not isinstance(overhead_share, (int, float))
+            or not SHARE_MIN <= overhead_share <= 1
+        ):
+            raise ValueError(f"overhead_share: must be a number from {SHARE_MIN} to 1, got {overhead_share!r}")
         return cls(
             Fit((c.s_per_token, c.s_per_pair, c.recompute_overhead_s / overhead_share)),
             Fit((c.out_s_per_block, c.transfer_overhead_s)),

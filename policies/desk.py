@@ -127,6 +127,8 @@ class Desk:
 
     def wake(self, g: int, passes: int) -> None:
         """Be told of g (`woken`) before the pass that comes so many passes after this one; an alarm set before is off. >= 1."""
+        if type(g) is not int or type(passes) is not int:
+            raise ValueError(f"wake: a request and passes must be integers, got {ascii((g, passes))[:60]}")
         when, notes = self.now + max(1, passes), self._notes
         if notes.get((RINGS, g)) != when:
             notes.keep((RINGS, g), when)

@@ -4,7 +4,7 @@ Each tenant has a counter of the service that it got, divided by its weight: `pr
 admitted, `output_weight` for each token generated. Requests rank by their tenant's counter, those of one tenant by arrival, each
 behind the prompts of those before it. What is computed again after a preemption is not the tenant's fault and not charged.
 A tenant that comes (back) starts at the least counter of those that have unfinished requests, if its own is lower: who was away
-has saved nothing up.
+has saved nothing up. When nobody has anything to do, nobody owes anybody anything: all begin anew.
 
 Nobody who runs is displaced. Between tenants that always have requests waiting the services, divided by their weights, differ by
 no more than 2 x max(prompt_weight x the tokens of a pass, output_weight x the slots of the pool) / the least weight, about.
@@ -27,6 +27,8 @@ from kvproof.policies.ranking import whole
 WEIGHT_MIN, WEIGHT_MAX = 0.01, 100.0
 UNIT = 8
 """Counters that differ by less than so many tokens may rank as equal."""
+SERVICE_MAX = 2**42
+"""No request adds more to a counter at a time."""
 PARKED = 2**39
 """The priority of who stands behind everybody's first requests."""
 TENANTS, TOUCHED = "tenants", "touched"
@@ -53,7 +55,7 @@ def _shares(weights: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     """Weights as an immutable value, or a ValueError."""
     if not isinstance(weights, Mapping):
         return weights  # the validator refuses it, unless it is what this function made
-    return tuple(sorted(weights.items()))
+    return tuple(sorted(weights.items(), key=lambda pair: str(pair[0])))
 
 
 @attrs.frozen(kw_only=True)
@@ -72,8 +74,9 @@ class Fair:
 
     @weights.validator
     def _check(self, attribute: "attrs.Attribute[object]", value: object) -> None:
-        pairs: tuple[Any, ...] = value if isinstance(value, tuple) else ((None, value),)
-        for name, weight in pairs:
+        pairs: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        for pair in pairs:
+            name, weight = pair if type(pair) is tuple and len(pair) == 2 else (None, pair)
             number = not isinstance(weight, bool) and isinstance(weight, (int, float))
             if type(name) is not str or not number or not WEIGHT_MIN <= weight <= WEIGHT_MAX:
                 raise ValueError(
@@ -101,17 +104,17 @@ class Fair:
         return PARKED
 
     def _begin(self, desk: Desk, name: str, was: Tenant | None) -> Tenant:
-        """A tenant comes (back). Who is away and would begin at the least counter anyway is forgotten."""
+        """A tenant comes (back). Who is away and would begin at the least counter anyway is forgotten; all, if all are away."""
         known = [other for other in desk.get(TENANTS, ()) if other != name]
         tenants = {other: desk.get((TENANTS, other)) for other in known}
         active = [tenant.counter for tenant in tenants.values() if tenant.unfinished]
         least = min(active, default=0.0)
         for other, tenant in tenants.items():
-            if not tenant.unfinished and tenant.counter <= least:
+            if not tenant.unfinished and (tenant.counter <= least or not active):
                 desk.drop((TENANTS, other))
                 known.remove(other)
         desk.keep(TENANTS, (*known, name))
-        return Tenant(max(least, was.counter) if was is not None else least)
+        return Tenant(max(least, was.counter) if was is not None and active else least)
 
     @staticmethod
     def _touch(desk: Desk, name: str) -> None:
@@ -161,9 +164,13 @@ class Fair:
             self._charge(desk, request.tenant, self.output_weight * more)
         desk.keep(g, Place(tokens, sequences))
 
-    def _charge(self, desk: Desk, name: str, service: float) -> None:
+    def _share(self, name: str, service: int) -> float:
+        """What so much service adds to the counter. A prompt may be of any length: SERVICE_MAX at most."""
+        return min(service, SERVICE_MAX) / self.weight(name)
+
+    def _charge(self, desk: Desk, name: str, service: int) -> None:
         tenant = desk.get((TENANTS, name))
-        desk.keep((TENANTS, name), tenant._replace(counter=tenant.counter + service / self.weight(name)))
+        desk.keep((TENANTS, name), tenant._replace(counter=tenant.counter + self._share(name, service)))
         self._touch(desk, name)
 
     def _line(self, desk: Desk, name: str) -> Iterator[tuple[int, int]]:
@@ -178,7 +185,7 @@ class Fair:
             place, request = desk.get(g), desk.request(g)
             if place is not None and place.charged < 0 and request is not None and desk.waits(g):
                 yield g, min(int(at) // UNIT, PARKED - 1)
-                at += self.prompt_weight * request.prompt_tokens / self.weight(name)
+                at += self._share(name, self.prompt_weight * request.prompt_tokens)
                 found, before = found + 1, g
             else:
                 desk.drop(("next", g))

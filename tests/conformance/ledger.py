@@ -6,7 +6,7 @@ request have the same length: they advance together.
 
 from itertools import islice
 
-from kvproof.formats import Request, Scenario
+from kvproof.formats import OF_CONFIG, Request, Scenario
 
 
 def up(tokens: int, size: int) -> int:
@@ -69,6 +69,7 @@ class Ledger:
         self.accounts = {request.id: Account(request) for request in scenario.requests}
         arrivals = sorted(scenario.requests, key=lambda request: request.arrival_step)
         self.rank = {request.id: (request.priority, i) for i, request in enumerate(arrivals)}
+        self.ranked = scenario.policy in OF_CONFIG  # other orders rank as they like
         self.denied = any(event.op == "deny_append" for event in scenario.events)
         self.denied |= getattr(scenario.config, "artificial_preemption", None) is not None
         self.events = iter(sorted(enumerate(scenario.events), key=lambda pair: pair[1].step))
@@ -84,7 +85,7 @@ class Ledger:
         """Events, victims, tables, the plan, its results: in the order in which a step has them."""
         self._events(record)
         self._victims(record, previous)
-        if self.strict:
+        if self.strict and self.ranked:
             self._line(record, previous)
             self._oldest(record, previous)
         pieces = record["scheduled"][: record["num_prefills"]]

@@ -71,6 +71,25 @@ def pieces(records, name) -> list[int]:
     return [tokens for record in records for who, tokens in record["scheduled"][: record["num_prefills"]] if who == name]
 
 
+def computed_again(records) -> int:
+    """Tokens of all prefills but the first of each request, where no prompt is cut."""
+    first = {name: tokens for record in reversed(records) for name, tokens in record["scheduled"][: record["num_prefills"]]}
+    return sum(sum(pieces(records, name)) - tokens for name, tokens in first.items())
+
+
+def shares(scenario, records) -> list[int]:
+    """By how much the tokens that two tenants were given (prompts once, and output) differ after each step in which both wait."""
+    tenant = {request.id: request.tenant for request in scenario.requests}
+    served, begun, differ = dict.fromkeys(sorted(set(tenant.values())), 0), set(), []
+    for record in records:
+        for i, (name, tokens) in enumerate(record["scheduled"]):
+            served[tenant[name]] += 1 if i >= record["num_prefills"] or name in begun else tokens + 1
+            begun.add(name)
+        if {tenant[name] for name in record["queues"]["waiting"]} == served.keys():
+            differ.append(max(served.values()) - min(served.values()))
+    return differ
+
+
 def distinct(rows) -> int:
     return len({block for row in rows for block in row})
 
@@ -95,6 +114,8 @@ def check_course(outcome, records) -> None:
         held = [sum(distinct(record["tables"][name]) for name in record["queues"]["swapped"]) for record in records]
         assert max(held) <= outcome["host_at_most"]
         assert max(held) > 0 or outcome["host_at_most"] == 0
+    if "computed_again" in outcome:
+        assert computed_again(records) == outcome["computed_again"]
     if "order" in outcome:
         first, second = outcome["order"]
         back = max(record["step"] for record in records if first in record["queues"]["swapped"])
@@ -105,6 +126,7 @@ def check_course(outcome, records) -> None:
 ENDS = {"requests", "config_error", "error"}
 PREEMPTIONS = {"preemptions", "preempted_at_most", "modes"}
 COURSE = {"records", "never_scheduled", "pieces", "prefilled_at_most", "held", "copies", "host_at_most", "order", "steps"}
+COURSE |= {"computed_again", "shares_differ_at_most"}
 
 
 def check_case(case: str, profile: str) -> None:
@@ -123,6 +145,9 @@ def check_case(case: str, profile: str) -> None:
         check_ends(outcome, last)
         check_preemptions(outcome, last)
     check_course(outcome, records)
+    if "shares_differ_at_most" in outcome:
+        differ = shares(load(case, profile), records)
+        assert differ and max(differ) <= outcome["shares_differ_at_most"]
 
 
 @pytest.mark.parametrize(("case", "profile"), OUTCOMES)
@@ -146,17 +171,20 @@ def every_tenth(first: int):
 
 
 MODES = (("recompute", 1), ("swap", 0), ("swap", 1), ("swap", 8))
-"""Preemption modes, and host blocks."""
+"""Preemption modes, and host blocks. Profile kvproof has one more."""
+AUTO = ("auto", 2)
 
 
 @pytest.mark.parametrize(("case", "profile"), [run for run in product(CASES, PROFILES) if runs(*run)])
 def test_kind(case, profile):
     scenario = load(case, profile)
-    for i, (more, (mode, host)) in enumerate(product((-2, -1, 0, 1, 2), MODES)):
+    modes = MODES if profile == "vllm_v0" else (*MODES, AUTO)
+    for i, (more, (mode, host)) in enumerate(product((-2, -1, 0, 1, 2), modes)):
         blocks, watermark = scenario.config.num_gpu_blocks + more, (i + i // 4) % 2
         if blocks > watermark:
             config = attrs.evolve(scenario.config, num_gpu_blocks=blocks, num_cpu_blocks=host, watermark_blocks=watermark)
-            check_run(attrs.evolve(scenario, config=config, preemption_mode=mode), every_tenth(i))
+            costs = scenario.costs if mode == "auto" else None
+            check_run(attrs.evolve(scenario, config=config, preemption_mode=mode, costs=costs), every_tenth(i))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -167,6 +195,21 @@ def test_every_pool_gives_the_same(mode, profile):
         scenario = load("W15-a-pool-for-all", profile, num_gpu_blocks=blocks, preemption_mode=mode)
         _, last = check_run(scenario, every_tenth(blocks))
         assert all(end["outcome"] == "finished" and end["output_tokens"] == [9] for end in last["requests"].values())
+
+
+@pytest.mark.parametrize("more", range(-2, 8))
+def test_least_computed_work_is_never_worse_on_this_trace(more):
+    """W03: tokens computed again, against the last admitted first."""
+    by_cost = load("W03-least-computed-work-goes", "kvproof", num_gpu_blocks=10 + more)
+    by_rank = attrs.evolve(by_cost, preemption_mode="recompute", costs=None)
+    again = [computed_again(check_run(scenario)[0]) for scenario in (by_cost, by_rank)]
+    assert again[0] <= again[1] and (more or again == [9, 49])
+
+
+def test_shares_are_those_of_the_order():
+    """W08: by arrival the same two tenants get shares that differ by far more."""
+    scenario = load("W08-two-tenants", "kvproof", policy="fcfs")
+    assert max(shares(scenario, check_run(scenario)[0])) > 200
 
 
 @pytest.mark.parametrize("profile", PROFILES)

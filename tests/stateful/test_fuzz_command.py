@@ -18,8 +18,10 @@ from kvproof.fuzz.machine import RULES, Machine
 from kvproof.fuzz.profiles import ROUND
 from kvproof.fuzz.report import script, write
 from kvproof.fuzz.scenario import scenarios
+from kvproof.fuzz.scenes import begin
 from kvproof.fuzz.setup import setup
 from kvproof.fuzz.shrink import Failure, fails, shrink, without_group
+from kvproof.fuzz.world import World, rerun
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +113,35 @@ def test_a_policy_that_no_scenario_has_is_tried_in_every_mode():
     stories = told(("add", (3, 9)), start=start)
     assert [story["config"]["preemption_mode"] for story in stories] == [None, "recompute", "swap"]
     assert all(parse_scenario(story).config == start.config for story in stories)
+
+
+def test_a_scenario_has_the_order_and_the_costs():
+    start = setup("auto", num_gpu_blocks=4, num_cpu_blocks=4, order="fair", costs={"s_per_token": 2})
+    (story,) = told(("add", (3, 9)), ("add", (3, 8)), start=start)
+    assert [(r["tenant"], r["expected_tokens"]) for r in story["requests"]] == [("a", None), ("b", None)]
+    scenario = parse_scenario(story)
+    assert (scenario.policy, scenario.preemption_mode, scenario.costs) == ("fair", "auto", start.costs)
+    assert told(("add", (3, 9)), start=setup(None, num_gpu_blocks=4, num_cpu_blocks=4, order="restless")) == []
+    source = script(Failure(start, (("add", (3, 9)),), "x"))
+    assert "order='fair', costs={'s_per_token': 2" in source
+    exec(compile(source, "script", "exec"), {})
+
+
+def test_a_rank_that_is_not_heeded_is_a_fault(monkeypatch):
+    """What the order says is heard apart from the scheduler."""
+    start, log = begin("ranks change", None, False)
+    assert fails(start, log) is None
+    monkeypatch.setattr("kvproof.ordered.Ordered._rank", lambda self, order, d, g, priority: None)
+    found = fails(start, log)
+    assert found is not None and found.check in ("Fault in policy order", "Fault in pass")
+
+
+def test_victims_named_by_auto_are_counted(monkeypatch):
+    start, log = begin("the cheapest makes way", None, False)
+    monkeypatch.setattr("kvproof.policies.auto.Auto.victim", lambda self, need: need.candidates[0].group)
+    world = World(start)
+    rerun(world, log)
+    assert not world.events["victims named by auto"]
 
 
 def test_a_log_that_does_not_fail_is_no_failure():

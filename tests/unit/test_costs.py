@@ -123,5 +123,5 @@ def test_an_observation_that_is_none(call, message):
     name, *arguments = call
     with pytest.raises(ValueError, match=message):
         getattr(Calibrated.begin(), name)(*arguments)
-    with pytest.raises(ValueError, match="overhead_share: must be a number > 0"):
+    with pytest.raises(ValueError, match="overhead_share: must be a number from 1e-06 to 1"):
         Calibrated.begin(None, 0)

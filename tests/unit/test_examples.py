@@ -3,6 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -20,7 +21,7 @@ def example(monkeypatch):
 @pytest.fixture(autouse=True)
 def forget():
     yield
-    for name in ("ageing", "embed", "groups", "lookahead"):
+    for name in ("ageing", "embed", "groups", "lookahead", "urgency"):
         sys.modules.pop(name, None)
 
 
@@ -73,6 +74,23 @@ def test_a_package_may_offer_it(example, monkeypatch):
     assert 40 < ageing.serve("ageing") <= 60
 
 
+@pytest.mark.parametrize(("module", "order", "patient", "urgent"), [("ageing", "Ageing", 9, 0), ("urgency", "Urgency", 30, 1)])
+def test_who_is_preempted_ages_again(module, order, patient, urgent, example):
+    """It came in early, and its alarm rang while it ran."""
+    sizes = Config(num_gpu_blocks=8, num_cpu_blocks=0, block_size=4, max_num_seqs=1)
+    s = Scheduler(sizes, "recompute", getattr(example(module), order)(3), check=True)
+    first = s.add_request(prompt_tokens=4, max_tokens=20, priority=patient)
+    for _ in range(8):
+        s.schedule()
+        s.commit()
+    s.preempt(first)
+    for _ in range(60):
+        s.add_request(prompt_tokens=4, max_tokens=1, priority=urgent)
+        s.schedule()
+        s.commit()
+    assert first not in (*s.state.waiting[1], *s.state.running[1])
+
+
 def test_it_keeps_its_word(example):
     """Urgent ones come without end, and the specification is evaluated after every call."""
     ageing = example("ageing")
@@ -86,3 +104,31 @@ def test_it_keeps_its_word(example):
     while scheduler.unfinished:
         scheduler.schedule()
         scheduler.commit()
+
+
+def test_who_is_late_comes_in_and_the_urgent_ones_are_in_time(example):
+    urgency = example("urgency")
+    assert urgency.serve("priority") == (-1, 0)
+    assert urgency.serve(urgency.Urgency()) == (27, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_request_ends_within_the_farthest_target_and_a_bound(seed, example):
+    """W09: after the farthest target all earlier arrivals are late too: nobody is ranked before it any more, the bound holds."""
+    r, farthest = Random(seed), 12
+    sizes = Config(num_gpu_blocks=r.randrange(3, 7), num_cpu_blocks=4, block_size=2, max_num_seqs=3, max_model_len=12)
+    s = Scheduler(sizes, (None, "recompute", "swap", "auto")[seed % 4], example("urgency").Urgency(farthest), check=True)
+    settled: dict[int, int] = {}
+    due: dict[int, int] = {}
+    now = preempted = 0
+    while now < 60 or s.unfinished:
+        for _ in range(r.randrange(3) if now < 60 else 0):
+            target = r.choice((1, 3, farthest))
+            settled[s.add_request(r.randrange(1, 7), r.randrange(1, 6), priority=target)] = now + farthest
+        preempted += len(s.schedule().preempted)
+        s.commit()
+        now += 1
+        unfinished = {*s.state.waiting[1], *s.state.running[1], *s.state.swapped[1]}
+        due |= {g: now + s.ends_within(g) for g in unfinished if settled[g] == now - 1}
+        assert [g for g in unfinished if due.get(g, now) < now] == []
+    assert len(due) > 10 and (preempted or seed % 4 == 3)
