@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 
 import attrs
 
+from kvproof.policies.calibrated import Calibrated
 from kvproof.policies.costs import Costs, pairs_of
 from kvproof.store.candidates import Candidate, Need
 
@@ -48,15 +49,22 @@ def never(g: int) -> int:
 class Auto:
     """The policy of `preemption_mode: auto`. Ties go to the lowest rank; equal questions have equal answers.
 
+    known: what it reckons with, or observations from which that follows; they are not looked at before somebody must make way.
     times: how often a group has been preempted so far (the scheduler gives its own count).
     """
 
-    costs: Costs = attrs.field(factory=Costs)
+    known: Costs | Calibrated = attrs.field(factory=Costs)
     times: Callable[[int], int] = attrs.field(default=never, eq=False, repr=False)
+
+    @property
+    def costs(self) -> Costs:
+        """What it reckons with now. After an observation O(WINDOW) once."""
+        return self.known if isinstance(self.known, Costs) else self.known.costs
 
     def prices(self, victim: Candidate) -> tuple[float, float]:
         """(seconds to recompute it, seconds to swap it both ways). Whether the host has room is not looked at."""
-        return self.costs.recompute_s(victim.computed, pairs(victim)), self.costs.swap_s(victim.blocks)
+        costs = self.costs
+        return costs.recompute_s(victim.computed, pairs(victim)), costs.swap_s(victim.blocks)
 
     def weigh(self, victim: Candidate) -> bool:
         """Should it be swapped out rather than recomputed? If that is cheaper; where both cost the same it is recomputed."""

@@ -23,8 +23,9 @@ from kvproof.core.status import Status
 from kvproof.scheduler import Outcome
 from kvproof.sim.audit import check_end, check_state
 from kvproof.sim.baselines import blocks_for_life, scheduler_of
-from kvproof.sim.cost import Cost
-from kvproof.sim.metrics import RECOMPUTE, SWAP_IMPOSSIBLE, Metrics, Slo
+from kvproof.sim.cost import Cost, Roofline
+from kvproof.sim.meter import meter_of
+from kvproof.sim.metrics import RECOMPUTE, Metrics, Slo
 from kvproof.sim.traces import Trace
 from kvproof.store.plan import Plan
 from kvproof.store.state import State
@@ -51,6 +52,8 @@ class Live:
     """Tokens of its history that have been computed at least once, while it does not decode."""
     first_s: float = -1.0
     preemptions: int = 0
+    cause: str = RECOMPUTE
+    """Why it computes again what it had computed, if it does."""
 
 
 def no_progress(ended: int) -> None:
@@ -62,6 +65,8 @@ class Simulation:
 
     `check_every`: passes between two checks of the state; 0: only the last one; None: 1,000, or more while many requests wait.
     `policy`, `baseline`: who decides, see `baselines.scheduler_of`, which raises ConfigError. `slo`: what counts as goodput.
+    `tenants`: so many share the requests, in turn. `preemption_mode` "auto" begins with the costs of a `Roofline` (of another
+    `Cost`: with the default ones) and is told how long each step of prefills and each transfer took.
     """
 
     def __init__(
@@ -76,12 +81,14 @@ class Simulation:
         policy: str | None = None,
         baseline: str | None = None,
         slo: Slo | None = None,
+        tenants: int = 1,
     ) -> None:
         self.trace, self.config, self.cost = trace, config, cost
         self.check_every, self.progress = check_every, progress
-        self.scheduler = scheduler_of(config, preemption_mode, policy, baseline)
-        self.preempts = baseline is None
-        self.recompute_cause = SWAP_IMPOSSIBLE if preemption_mode == "swap" else RECOMPUTE
+        costs = cost.costs() if isinstance(cost, Roofline) else None
+        self.scheduler = scheduler_of(config, preemption_mode, policy, baseline, costs)
+        self.preempts, self.tenants = baseline is None, tenants
+        self.meter = meter_of(self.scheduler, preemption_mode, config.block_size)
         self.metrics = Metrics(total=len(trace), gpu_free_min=config.num_gpu_blocks, slo=slo or Slo())
         self.live: dict[int, Live] = {}
         self.now_s = 0.0
@@ -172,7 +179,7 @@ class Simulation:
             self.metrics.refused += 1
             self.metrics.name(row, why)
             return
-        g = self.scheduler.add_request(prompt_tokens, output_tokens)
+        g = self.scheduler.add_request(prompt_tokens, output_tokens, tenant=str(row % self.tenants))
         if g in self.live:
             self.metrics.violate(f"request {row}: the scheduler gave it the id {g} of another")
         self.live[g] = Live(row, self.trace.arrivals_s[row], output_tokens, prompt_tokens)
@@ -196,14 +203,19 @@ class Simulation:
             self._resume(plan)
         swap_s = 0.0
         if plan.swap_out or plan.swap_in:
-            swap_s = self.cost.swap_s(plan.swap_out) + self.cost.swap_s(plan.swap_in)
+            out_s, in_s = self.cost.swap_s(plan.swap_out), self.cost.swap_s(plan.swap_in)
+            swap_s = out_s + in_s
+            self.meter.moved(len(plan.swap_out), out_s, "out")
+            self.meter.moved(len(plan.swap_in), in_s, "in")
             metrics.swapped_out_blocks += len(plan.swap_out)
             metrics.swapped_in_blocks += len(plan.swap_in)
         if plan.prefills:
             if plan.decode:
                 metrics.violate(f"pass {metrics.passes}: prefills and decodes in one step without chunked prefill")
             metrics.prefill_steps += 1
-            self.now_s += swap_s + self.cost.prefill_s(plan.prefills)
+            prefill_s = self.cost.prefill_s(plan.prefills)
+            self.now_s += swap_s + prefill_s
+            self.meter.prefilled(plan.prefills, prefill_s)
             self._prefill(plan)
         elif plan.decode and self.decoding:
             metrics.decode_steps += 1
@@ -226,7 +238,7 @@ class Simulation:
             if request.computed > first:
                 again = min(end, request.computed) - first
                 metrics.recomputed_tokens += again
-                metrics.recomputed_by_cause[self.recompute_cause] += again
+                metrics.recomputed_by_cause[request.cause] += again
             request.computed = max(request.computed, end)
             request.phase = PREFILLS
             if end > request.tokens:
@@ -271,6 +283,7 @@ class Simulation:
                 metrics.swaps += 1
             else:
                 metrics.recomputes += 1
+                request.cause = self.meter.cause(request.computed, request.tokens)
 
     def _resume(self, plan: Plan) -> None:
         """Swapped in: they decode in this step."""

@@ -73,7 +73,7 @@ def configs_of(names: Iterable[str], blocks: Iterable[int], configure: Callable[
     for name in dict.fromkeys((*names, REFERENCE)):
         for size in sizes:
             try:
-                out[name, size] = configure(size, **VARIANTS[name].config)
+                out[name, size] = configure(size, **VARIANTS[name].changes(size))
             except InputError as error:
                 raise InputError(f"--sweep: {name}, {size} blocks: {error.message}") from None
     return out
