@@ -233,9 +233,7 @@ TENANTS = click.IntRange(min=1, max=TENANTS_MAX)
 @click.option("--model", type=click.Choice(list(MODELS)), default="llama-3.1-8b", show_default=True, help="Whose weights and KV.")
 @click.option("--device", type=click.Choice(list(DEVICES)), default="h100", show_default=True, help="One accelerator.")
 @click.option("--profile", type=click.Choice(PROFILES), default="kvproof", show_default=True, help="Scheduling decisions.")
-@click.option(
-    "--preemption-mode", type=click.Choice(MODES), help="auto: by estimated cost. Default: recompute (one sequence each)."
-)
+@click.option("--preemption-mode", type=click.Choice(MODES), help="auto: by cost. Default: recompute (one sequence each).")
 @click.option("--policy", metavar="NAME", help=f"Order of requests: {', '.join(BUILT_IN)}, or an installed package's.")
 @click.option("--tenants", type=TENANTS, default=1, show_default=True, help="So many share the requests in turn, for fair.")
 @click.option("--num-gpu-blocks", type=BLOCKS, help="Default: what 0.9 of the memory holds beside the weights.")
