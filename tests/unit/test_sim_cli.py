@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from kvproof.cli import main
+from kvproof.policies.fair import Fair
 from kvproof.policies.ranking import Fcfs
 from kvproof.sim import report
 from kvproof.sim.metrics import Metrics
@@ -223,11 +224,16 @@ def test_as_a_program(small: Path) -> None:
     assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
 
 
-def test_policies_by_name(call: Any) -> None:
+def test_policies_by_name(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants: list[str] = []
+    arrive = Fair.arrive
+    monkeypatch.setattr(Fair, "arrive", lambda self, desk, one: tenants.append(one.tenant) or arrive(self, desk, one))
     options = ("azure-like", "--num-gpu-blocks", 1000, "--rate", 9, "--limit", 60, "--seed", 1, "--json")
-    plain, fair = call(*options), call(*options, "--preemption-mode", "auto", "--policy", "fair", "--tenants", 3)
+    auto = (*options, "--preemption-mode", "auto")
+    plain, fair = call(*auto), call(*auto, "--policy", "fair", "--tenants", 3)
     assert (plain.status, fair.status, fair.json["requests"]["finished"]) == (0, 0, 60)
     assert [fair.json["config"][key] for key in ("preemption_mode", "policy", "tenants")] == ["auto", "fair", 3]
+    assert tenants == ["0", "1", "2"] * 20
     assert fair.json["latency_s"] != plain.json["latency_s"] and fair.json["preemptions"]["swap"] > 0
 
 
