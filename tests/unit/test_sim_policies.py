@@ -199,7 +199,7 @@ def test_causes_are_those_of_the_scheduler(seed: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Roofline, "costs", lambda self: near)
     monkeypatch.setattr(Scheduler, "observe_step", lambda self, *seen: None)
     monkeypatch.setattr(Scheduler, "observe_transfer", lambda self, *seen: None)
-    simulation = Watching(load(seed), config_of(**SMALL | {"num_cpu_blocks": 16}), attrs.evolve(H100, block_size=4), "auto", 50)
+    simulation = Watching(load(seed), config_of(**SMALL | {"num_cpu_blocks": 12}), attrs.evolve(H100, block_size=4), "auto", 50)
     m = simulation.run()
     assert not m.failed, m.violations
     assert simulation.told > 0 < m.swaps and m.recomputes > simulation.told
