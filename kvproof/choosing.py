@@ -79,8 +79,8 @@ def choose(config: Config, preemption_mode: str | None, policy: Any, costs: obje
     if isinstance(chooser, Auto):
         if config.vllm_v0:
             raise ConfigError('preemption_mode: "auto" needs the profile kvproof')
-        known = check_costs(chooser.costs if costs is None else costs)
-        chooser = attrs.evolve(chooser, costs=known.costs)
+        known = check_costs(chooser.known if costs is None else costs)
+        chooser = attrs.evolve(chooser, known=known)
     elif costs is not None:
         raise ConfigError('costs: are for preemption_mode "auto" only')
     if has(chooser, "victim") and not config.vllm_v0:

@@ -79,8 +79,7 @@ class Ordered(Observed):
         """The policy reckons with what was observed so far."""
         if isinstance(self.policy, Auto):
             known = self._costs or self._begun_with
-            costs = self.policy.costs if known is None else known.costs
-            self.policy = attrs.evolve(self.policy, costs=costs, times=self._accounts.times)
+            self.policy = attrs.evolve(self.policy, known=known or self.policy.known, times=self._accounts.times)
 
     @property
     def costs(self) -> Costs | None:

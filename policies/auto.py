@@ -5,6 +5,10 @@ keys and values it holds; a prompt that has not been computed must be anyway), o
 room. Victims go as a set: for a group that lacks k blocks the cheapest set that frees k, evicted from the lowest rank up, each of
 them swapped if that is cheaper and the host has room left then. So what is priced is what happens.
 
+Who frees less than AHEAD blocks for each that runs makes way only if nobody frees more: those that run fill so many in AHEAD x
+block size steps, the next of the small ones would follow soon, and nobody is admitted past any of them. Who runs and ranks above
+the group is not seen, and not counted.
+
 The price counts once more for each time that the victim has been preempted before (`times`): who is always chosen because it
 is cheap would be chosen again when it is back, so the next choice falls on somebody else. The mode does not depend on it.
 
@@ -18,10 +22,13 @@ from heapq import heapify, heappop, heappush
 
 import attrs
 
+from kvproof.policies.calibrated import Calibrated
 from kvproof.policies.costs import Costs, pairs_of
 from kvproof.store.candidates import Candidate, Need
 
 EXACT_MAX = 8
+AHEAD = 3
+"""0 against 3, 1,000 Azure requests at load 0.75: goodput 88.7 and 89.2 %, 68 and 51 preemptions, 5.6 and 6.2 GB swapped."""
 Offer = tuple[float, float, int]
 """Seconds to recompute a candidate, seconds to swap it (infinity: impossible), blocks that it frees."""
 NEVER = float("inf")
@@ -48,15 +55,24 @@ def never(g: int) -> int:
 class Auto:
     """The policy of `preemption_mode: auto`. Ties go to the lowest rank; equal questions have equal answers.
 
+    known: what it reckons with, or observations from which that follows; they are not looked at before somebody must make way.
+    ahead: blocks for each that runs which a victim should free; 0: what is lacking now decides alone.
     times: how often a group has been preempted so far (the scheduler gives its own count).
     """
 
-    costs: Costs = attrs.field(factory=Costs)
+    known: Costs | Calibrated = attrs.field(factory=Costs)
+    ahead: int = AHEAD
     times: Callable[[int], int] = attrs.field(default=never, eq=False, repr=False)
+
+    @property
+    def costs(self) -> Costs:
+        """What it reckons with now. After an observation O(WINDOW) once."""
+        return self.known if isinstance(self.known, Costs) else self.known.costs
 
     def prices(self, victim: Candidate) -> tuple[float, float]:
         """(seconds to recompute it, seconds to swap it both ways). Whether the host has room is not looked at."""
-        return self.costs.recompute_s(victim.computed, pairs(victim)), self.costs.swap_s(victim.blocks)
+        costs = self.costs
+        return costs.recompute_s(victim.computed, pairs(victim)), costs.swap_s(victim.blocks)
 
     def weigh(self, victim: Candidate) -> bool:
         """Should it be swapped out rather than recomputed? If that is cheaper; where both cost the same it is recomputed."""
@@ -87,6 +103,10 @@ class Auto:
             freed += blocks
         if freed < lacking:
             return ()
+        enough = max(lacking, self.ahead * (1 + len(offers)))
+        large = [i for i in range(len(offers)) if offers[i][2] >= enough] if self.ahead else []
+        if large:
+            return (min(large, key=lambda i: (cost_of(offers, (i,), need.host_free), i)),)
         if len(offers) <= EXACT_MAX:
             return exact(offers, lacking, need.host_free)
         return greedy(offers, lacking, need.host_free)

@@ -121,6 +121,8 @@ class Standing(NamedTuple):
     """It had generated so many when it came to this level."""
     waits_since: int
     """The pass before which it began to wait, the last time."""
+    promoted: bool = False
+    """It has its level because it waited so long, and keeps it for longer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -129,8 +131,9 @@ class Mlfq:
 
     Level 0 is served first. The quantum of level k is `quantum` x 2^k generated tokens; who has used it up goes one level down,
     at most to the last. A long prompt joins below, at the first level whose quantum is no less than its prompt counts. Who has
-    waited `promote_after` passes at a stretch goes to level 0, with a fresh quantum. So nobody starves: the earliest arrival of
-    the line is passed in as many passes at most.
+    waited `promote_after` passes at a stretch goes to level 0, and stays there for the quantum of the last level: with the short
+    one of level 0 an overloaded server would do little but preempt whom it has promoted for the next one. So nobody starves: the
+    earliest arrival of the line is passed in as many passes at most.
     """
 
     name: ClassVar[str] = "mlfq"
@@ -140,7 +143,7 @@ class Mlfq:
     """Generated tokens of each sequence."""
     prompt_tokens_each: int = whole(64)
     """So many prompt tokens count as one generated token: they are computed side by side."""
-    promote_after: int = whole(512)
+    promote_after: int = whole(2048)
     patience: int = whole(1024)
 
     @property
@@ -172,16 +175,18 @@ class Mlfq:
             if desk.runs(g):
                 yield from self._served(desk, g, desk.get(g))
             elif desk.waits(g) and desk.now - desk.get(g).waits_since >= self.promote_after:
-                desk.keep(g, Standing(0, desk.tokens(g), desk.now))
+                desk.keep(g, Standing(0, desk.tokens(g), desk.now, True))
                 yield g, 0
 
     def _served(self, desk: Desk, g: int, was: Standing) -> Iterator[tuple[int, int]]:
         """g runs: has it used up its quantum, and if not, when will it have?"""
-        level, since, done = was.level, was.tokens, desk.tokens(g)
-        while level < self.levels - 1 and done >= since + (self.quantum << level):
-            level, since = level + 1, since + (self.quantum << level)
+        level, since, done, last = was.level, was.tokens, desk.tokens(g), self.levels - 1
+        quantum = self.quantum << (last if was.promoted else level)
+        while level < last and done >= since + quantum:
+            level, since = level + 1, since + quantum
+            quantum = self.quantum << level
         if level != was.level:
-            desk.keep(g, was._replace(level=level, tokens=since))
+            desk.keep(g, was._replace(level=level, tokens=since, promoted=False))
             yield g, level
-        if level < self.levels - 1:
-            desk.wake_at(g, since + (self.quantum << level))
+        if level < last:
+            desk.wake_at(g, since + quantum)

@@ -6,19 +6,16 @@ preemption must do, told the output lengths. The gate only delays; which blocks 
 """
 
 from collections import deque
-from collections.abc import Callable
 
 import attrs
 
 from kvproof.core.config import Config, ConfigError
+from kvproof.policies.costs import Costs
 from kvproof.scheduler import Outcome, Scheduler
 from kvproof.store.plan import Plan
-from kvproof.store.policies import Policy
 from kvproof.store.state import State
 
 BASELINES = ("reserve",)
-POLICIES: dict[str, Callable[[], Policy]] = {}
-"""Name -> what makes such a policy, for those that are no `preemption_mode`. None yet."""
 
 
 def blocks_for_life(prompt_tokens: int, output_tokens: int, block_size: int) -> int:
@@ -51,8 +48,8 @@ class Reserve:
         """Requests that have not ended, before the gate and behind it."""
         return len(self._queue) + self.scheduler.unfinished
 
-    def add_request(self, prompt_tokens: int, max_tokens: int) -> int:
-        """A new request, which waits before the gate; returns the id that it will have."""
+    def add_request(self, prompt_tokens: int, max_tokens: int, *, tenant: str | None = None) -> int:
+        """A new request, which waits before the gate; returns the id that it will have. All tenants are alike."""
         g = self._next_id
         self._next_id += 1
         self._queue.append((g, prompt_tokens, max_tokens))
@@ -82,8 +79,10 @@ class Reserve:
         return outcomes
 
 
-def scheduler_of(config: Config, preemption_mode: str | None, policy: str | None, baseline: str | None) -> Scheduler | Reserve:
-    """Who decides. Raises ConfigError for a combination that means nothing."""
+def scheduler_of(
+    config: Config, preemption_mode: str | None, policy: str | None, baseline: str | None, costs: Costs | None = None
+) -> Scheduler | Reserve:
+    """Who decides; `policy` is the name of one, `costs` are for the mode "auto". Raises ConfigError for what means nothing."""
     if baseline is not None:
         if baseline not in BASELINES:
             raise ConfigError(f"baseline: must be one of {', '.join(BASELINES)}, got {baseline!r}")
@@ -92,8 +91,4 @@ def scheduler_of(config: Config, preemption_mode: str | None, policy: str | None
         if config.vllm_v0:
             raise ConfigError(f"baseline {baseline}: goes with the profile kvproof only, got vllm_v0")
         return Reserve(config)
-    if policy is None:
-        return Scheduler(config, preemption_mode)
-    if policy not in POLICIES:
-        raise ConfigError(f"policy: must be one of {', '.join(POLICIES) or '(none yet)'}, got {policy!r}")
-    return Scheduler(config, preemption_mode, POLICIES[policy]())
+    return Scheduler(config, preemption_mode, policy, costs=costs if preemption_mode == "auto" else None)

@@ -8,7 +8,8 @@ FLOP: 2 per layer parameter and token, 2 per output-projection parameter and sam
 Bytes: the weights once per step (without the embedding table), the keys and values read, those written.
 Swaps come first and by themselves: a plan's effects are ordered on one stream (no overlap with compute).
 
-Efficiencies and overheads are assumptions, not measurements; they are arguments of `Roofline`. Sources:
+Efficiencies and overheads are assumptions, not measurements; they are arguments of `Roofline`, and most of them those of
+`kvproof.policies.costs`, so that a scheduler under simulation reckons with what the simulator charges. Sources:
 FLOP_EFFICIENCY: large bf16 matrix products with attention reach about half of the peak in published prefill measurements.
 BANDWIDTH_EFFICIENCY: serving stacks reach 60 to 85 % of the data sheet's bandwidth in decode.
 PCIE_EFFICIENCY: pinned copies reach about 25 GB/s of 32 (generation 4) and 50 to 55 GB/s of 64 (generation 5).
@@ -21,13 +22,10 @@ from typing import Protocol
 
 import attrs
 
+from kvproof.policies.costs import FLOP_EFFICIENCY, FRAGMENT_OVERHEAD_S, PCIE_EFFICIENCY, STEP_OVERHEAD_S, Costs, pairs_of
 from kvproof.sim.hardware import BYTES_PER_VALUE, Device, Model
 
-FLOP_EFFICIENCY = 0.5
 BANDWIDTH_EFFICIENCY = 0.75
-PCIE_EFFICIENCY = 0.8
-FRAGMENT_OVERHEAD_S = 5e-6
-STEP_OVERHEAD_S = 2e-3
 MEMORY_UTILIZATION = 0.9
 """vLLM's default `gpu_memory_utilization`."""
 
@@ -90,14 +88,30 @@ class Roofline:
         """Keys and values of one block."""
         return self.block_size * self.kv_bytes_per_token
 
+    def costs(self) -> Costs:
+        """What `preemption_mode="auto"` begins with: this model on this device."""
+        model, link_bytes_per_s = self.model, self.pcie_efficiency * self.device.pcie_bytes_per_s
+        return Costs.of_model(
+            layers=model.layers,
+            heads=model.heads,
+            head_dim=model.head_dim,
+            kv_heads=model.kv_heads,
+            layer_parameters=model.layer_parameters,
+            bytes_per_value=BYTES_PER_VALUE,
+            block_size=self.block_size,
+            flop_per_s=self.flop_per_s,
+            out_bytes_per_s=link_bytes_per_s,
+            fragment_overhead_s=self.fragment_overhead_s,
+            step_overhead_s=self.step_overhead_s,
+        )
+
     def prefill_s(self, pieces: Iterable[Piece]) -> float:
         """Every piece reads what came before it and computes each pair of tokens in it once (causal attention)."""
         flop = 0.0
         kv_tokens = 0
         for _, first, tokens in pieces:
-            attended_pairs = tokens * first + tokens * (tokens + 1) // 2
             flop += tokens * self.layer_flop_per_token + self.sample_flop_per_token
-            flop += attended_pairs * self.attention_flop_per_pair
+            flop += pairs_of(tokens, first) * self.attention_flop_per_pair
             kv_tokens += first + tokens
         moved_bytes = self.step_weight_bytes + kv_tokens * self.kv_bytes_per_token
         return max(flop / self.flop_per_s, moved_bytes / self.bytes_per_s) + self.step_overhead_s

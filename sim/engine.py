@@ -23,9 +23,10 @@ from kvproof.core.status import Status
 from kvproof.scheduler import Outcome, Scheduler
 from kvproof.sim.audit import check_end, check_state
 from kvproof.sim.baselines import blocks_for_life, scheduler_of
-from kvproof.sim.cost import Cost
+from kvproof.sim.cost import Cost, Roofline
 from kvproof.sim.glide import STEPS_MAX, glide
-from kvproof.sim.metrics import RECOMPUTE, SWAP_IMPOSSIBLE, Metrics, Slo
+from kvproof.sim.meter import meter_of
+from kvproof.sim.metrics import RECOMPUTE, Metrics, Slo
 from kvproof.sim.traces import Trace
 from kvproof.store.plan import Plan
 from kvproof.store.state import State
@@ -52,6 +53,8 @@ class Live:
     """Tokens of its history that have been computed at least once, while it does not decode."""
     first_s: float = -1.0
     preemptions: int = 0
+    cause: str = RECOMPUTE
+    """Why it computes again what it had computed, if it does."""
 
 
 def no_progress(ended: int) -> None:
@@ -63,6 +66,8 @@ class Simulation:
 
     `check_every`: passes between two checks of the state; 0: only the last one; None: 1,000, or more while many requests wait.
     `policy`, `baseline`: who decides, see `baselines.scheduler_of`, which raises ConfigError. `slo`: what counts as goodput.
+    `tenants`: so many share the requests, in turn. `preemption_mode` "auto" begins with the costs of a `Roofline` (of another
+    `Cost`: with the default ones) and is told how long each step of prefills and each transfer took.
     `fast_forward`: make decode steps in which nothing is decided in one go; the figures are the same.
     """
 
@@ -78,14 +83,15 @@ class Simulation:
         policy: str | None = None,
         baseline: str | None = None,
         slo: Slo | None = None,
+        tenants: int = 1,
         fast_forward: bool = True,
     ) -> None:
         self.trace, self.config, self.cost = trace, config, cost
         self.check_every, self.progress = check_every, progress
-        self.scheduler = scheduler_of(config, preemption_mode, policy, baseline)
-        self.preempts = baseline is None
-        self.fast_forward = fast_forward
-        self.recompute_cause = SWAP_IMPOSSIBLE if preemption_mode == "swap" else RECOMPUTE
+        costs = cost.costs() if isinstance(cost, Roofline) else None
+        self.scheduler = scheduler_of(config, preemption_mode, policy, baseline, costs)
+        self.preempts, self.tenants, self.fast_forward = baseline is None, tenants, fast_forward
+        self.meter = meter_of(self.scheduler, preemption_mode, config.block_size)
         self.metrics = Metrics(total=len(trace), gpu_free_min=config.num_gpu_blocks, slo=slo or Slo())
         self.live: dict[int, Live] = {}
         self.now_s = 0.0
@@ -102,7 +108,7 @@ class Simulation:
         """Simulate until nobody is left, or until nothing moves any more."""
         scheduler, metrics, live, pool_use = self.scheduler, self.metrics, self.live, self.metrics.pool_use
         passes = 0
-        next_check = self._until_check()
+        next_check, next_progress = self._until_check(), PROGRESS_EVERY
         forward = self.fast_forward and isinstance(scheduler, Scheduler)
         while live or self.next_arrival_s < math.inf:
             if self.now_s >= self.next_arrival_s or not live:
@@ -126,8 +132,9 @@ class Simulation:
             if passes >= next_check:
                 check_state(self)
                 next_check = passes + self._until_check()
-            if passes % PROGRESS_EVERY == 0:
+            if passes >= next_progress:
                 self.progress(self.next_row - len(live))
+                next_progress = passes + PROGRESS_EVERY
             if not (moved or outcomes) and not self._skip_to_arrival():
                 metrics.violate(f"stalled at pass {passes}: {len(live)} requests wait and nothing moves")
                 break
@@ -181,7 +188,7 @@ class Simulation:
             self.metrics.refused += 1
             self.metrics.name(row, why)
             return
-        g = self.scheduler.add_request(prompt_tokens, output_tokens)
+        g = self.scheduler.add_request(prompt_tokens, output_tokens, tenant=str(row % self.tenants))
         if g in self.live:
             self.metrics.violate(f"request {row}: the scheduler gave it the id {g} of another")
         self.live[g] = Live(row, self.trace.arrivals_s[row], output_tokens, prompt_tokens)
@@ -205,14 +212,19 @@ class Simulation:
             self._resume(plan)
         swap_s = 0.0
         if plan.swap_out or plan.swap_in:
-            swap_s = self.cost.swap_s(plan.swap_out) + self.cost.swap_s(plan.swap_in)
+            out_s, in_s = self.cost.swap_s(plan.swap_out), self.cost.swap_s(plan.swap_in)
+            swap_s = out_s + in_s
+            self.meter.moved(len(plan.swap_out), out_s, "out")
+            self.meter.moved(len(plan.swap_in), in_s, "in")
             metrics.swapped_out_blocks += len(plan.swap_out)
             metrics.swapped_in_blocks += len(plan.swap_in)
         if plan.prefills:
             if plan.decode:
                 metrics.violate(f"pass {metrics.passes}: prefills and decodes in one step without chunked prefill")
             metrics.prefill_steps += 1
-            self.now_s += swap_s + self.cost.prefill_s(plan.prefills)
+            prefill_s = self.cost.prefill_s(plan.prefills)
+            self.now_s += swap_s + prefill_s
+            self.meter.prefilled(plan.prefills, prefill_s)
             self._prefill(plan)
         elif plan.decode and self.decoding:
             metrics.decode_steps += 1
@@ -235,7 +247,7 @@ class Simulation:
             if request.computed > first:
                 again = min(end, request.computed) - first
                 metrics.recomputed_tokens += again
-                metrics.recomputed_by_cause[self.recompute_cause] += again
+                metrics.recomputed_by_cause[request.cause] += again
             request.computed = max(request.computed, end)
             request.phase = PREFILLS
             if end > request.tokens:
@@ -280,6 +292,7 @@ class Simulation:
                 metrics.swaps += 1
             else:
                 metrics.recomputes += 1
+                request.cause = self.meter.cause(request.computed, request.tokens)
 
     def _resume(self, plan: Plan) -> None:
         """Swapped in: they decode in this step."""

@@ -26,12 +26,21 @@ LOADS = (0.5, 0.75, 1.0, 1.5, 2.0)
 
 @attrs.frozen
 class Variant:
-    """What decides in a run: changes to the configuration, and arguments of `Simulation`."""
+    """What decides in a run: changes to the configuration, and arguments of `Simulation`.
+
+    `watermark`: share of the pool that admission leaves free, if not as all others.
+    """
 
     config: Mapping[str, Any] = attrs.field(factory=dict)
     preemption_mode: str | None = None
     policy: str | None = None
     baseline: str | None = None
+    watermark: float | None = None
+
+    def changes(self, num_gpu_blocks: int) -> dict[str, Any]:
+        """Fields of the configuration with a pool of so many blocks."""
+        blocks = {} if self.watermark is None else {"watermark_blocks": int(self.watermark * num_gpu_blocks)}
+        return {**self.config, **blocks}
 
 
 VARIANTS = {
@@ -40,6 +49,11 @@ VARIANTS = {
     "kvproof recompute": Variant({}, "recompute"),
     "kvproof swap": Variant({}, "swap"),
     "kvproof null": Variant({}, None),
+    "kvproof auto": Variant({}, "auto"),
+    "kvproof auto, watermark": Variant({}, "auto", watermark=0.03),
+    "kvproof srpt": Variant({}, "auto", "srpt"),
+    "kvproof mlfq": Variant({}, "auto", "mlfq"),
+    "kvproof fair": Variant({}, "auto", "fair"),
     "reserve": Variant(baseline="reserve"),
 }
 REFERENCE = "kvproof recompute"
@@ -79,6 +93,7 @@ class Task:
     cost: Roofline
     slo: Slo
     check_every: int
+    tenants: int = 1
 
     def __repr__(self) -> str:
         return str(self.key)
@@ -109,6 +124,7 @@ def make(task: Task) -> dict[str, Any]:
             policy=variant.policy,
             baseline=variant.baseline,
             slo=task.slo,
+            tenants=task.tenants,
         ).run()
         return metrics.summary(task.cost.block_bytes) | {"failed": metrics.failed}
     except Exception as error:
@@ -127,6 +143,7 @@ class Sweep:
     cost: Roofline
     slo: Slo
     check_every: int
+    tenants: int = 1
 
     @property
     def total(self) -> int:
@@ -155,8 +172,8 @@ class Sweep:
         }
 
     def _task(self, name: str, variant: Variant, blocks: int, load: float | None, span_s: float) -> Task:
-        config = self.configs[name, blocks]
-        return Task(Key(name, blocks, load), variant, self.trace, span_s, config, self.cost, self.slo, self.check_every)
+        key, config = Key(name, blocks, load), self.configs[name, blocks]
+        return Task(key, variant, self.trace, span_s, config, self.cost, self.slo, self.check_every, self.tenants)
 
     def _made(self, tasks: Sequence[Task], runner: Runner, progress: Callable[[Key], None]) -> dict[Key, dict[str, Any]]:
         out = {}

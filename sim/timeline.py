@@ -55,7 +55,7 @@ class TimelineSimulation(Simulation):
     """A simulation that writes its timeline to `stream`, which it does not close."""
 
     def __init__(self, stream: TextIO, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **options, fast_forward=False)  # it tells of every pass
         self.events = Events(stream)
         self.tracks: dict[int, Track] = {}
         self.arrows = 0

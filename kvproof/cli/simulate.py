@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvproof.cli import InputError, sweeping
 from kvproof.cli.doctor import cores
 from kvproof.core.config import PROFILES, Config, ConfigError
+from kvproof.order import BUILT_IN, PolicyError
 from kvproof.sim import files, generate, report
 from kvproof.sim.baselines import BASELINES
 from kvproof.sim.cost import Roofline, blocks_that_fit
@@ -30,6 +31,8 @@ WATERMARK = 0.01
 BLOCKS_MAX = 2**22
 """16 times the default pool of the largest device: more is a mistake, and would only fill the host's memory."""
 TOKENS_MAX = 2**26
+TENANTS_MAX = 10**6
+MODES = ("recompute", "swap", "auto")
 
 
 def peak_rss_bytes() -> int | None:
@@ -107,6 +110,8 @@ def describe(trace: Trace, model: Model, device: Device, config: Config, options
         "config": {
             "profile": options["profile"],
             "preemption_mode": options["preemption_mode"],
+            "policy": options["policy"],
+            "tenants": options["tenants"],
             "baseline": options["baseline"],
             "block_size": config.block_size,
             "num_gpu_blocks": config.num_gpu_blocks,
@@ -131,7 +136,7 @@ def simulated(trace: Trace, config: Config, cost: Roofline, options: dict[str, A
             bar.update(task, completed=ended)
 
         arguments = (trace, config, cost, options["preemption_mode"], options["check_every"], show)
-        more = {"baseline": options["baseline"], "slo": slo_of(options)}
+        more = {name: options[name] for name in ("policy", "baseline", "tenants")} | {"slo": slo_of(options)}
         try:
             with files.whole(trace_out) if trace_out is not None else nullcontext() as stream:
                 simulation = Simulation(*arguments, **more) if stream is None else TimelineSimulation(stream, *arguments, **more)
@@ -158,7 +163,7 @@ def given(name: str) -> bool:
 def check_options(trace: str, options: dict[str, Any], report_path: Path | None, trace_out: Path | None) -> None:
     """What goes together, and what can be written. Raises InputError."""
     slo_of(options)
-    alone = ("num_gpu_blocks", "profile", "preemption_mode", "baseline", "trace_out")
+    alone = ("num_gpu_blocks", "profile", "preemption_mode", "policy", "baseline", "trace_out")
     for name in alone if options["sweep"] else ("sweep_blocks", "sweep_load", "sweep_variants", "jobs"):
         if given(name):
             rest = "does not go with --sweep" if options["sweep"] else "goes with --sweep only"
@@ -197,10 +202,11 @@ def swept(trace: str, model: Model, device: Device, options: dict[str, Any], rep
         cost=Roofline(model, device, options["block_size"]),
         slo=slo_of(options),
         check_every=options["check_every"] or 0,
+        tenants=options["tenants"],
     )
     record = describe(requests, model, device, configs[REFERENCE, sizes[0]], options)
     record["config"]["num_cpu_blocks"] = options["num_cpu_blocks"]  # None: as many as on the GPU
-    for name in ("profile", "preemption_mode", "baseline", "num_gpu_blocks", "watermark_blocks"):
+    for name in ("profile", "preemption_mode", "policy", "baseline", "num_gpu_blocks", "watermark_blocks"):
         del record["config"][name]
     title = f"{requests.name}: {len(requests):,} requests, {model.name} on {device.name}"
     return sweeping.run(sweep, title, record, options["jobs"] or cores(), report_path, as_json)
@@ -219,6 +225,7 @@ def curves(metrics: Metrics) -> dict[str, list[tuple[float, float]]]:
 
 BLOCKS = click.IntRange(min=1, max=BLOCKS_MAX)
 TOKENS = click.IntRange(min=1, max=TOKENS_MAX)
+TENANTS = click.IntRange(min=1, max=TENANTS_MAX)
 
 
 @click.command()
@@ -226,9 +233,9 @@ TOKENS = click.IntRange(min=1, max=TOKENS_MAX)
 @click.option("--model", type=click.Choice(list(MODELS)), default="llama-3.1-8b", show_default=True, help="Whose weights and KV.")
 @click.option("--device", type=click.Choice(list(DEVICES)), default="h100", show_default=True, help="One accelerator.")
 @click.option("--profile", type=click.Choice(PROFILES), default="kvproof", show_default=True, help="Scheduling decisions.")
-@click.option(
-    "--preemption-mode", type=click.Choice(("recompute", "swap")), default=None, help="Default: recompute (one sequence each)."
-)
+@click.option("--preemption-mode", type=click.Choice(MODES), help="auto: by cost. Default: recompute (one sequence each).")
+@click.option("--policy", metavar="NAME", help=f"Order of requests: {', '.join(BUILT_IN)}, or an installed package's.")
+@click.option("--tenants", type=TENANTS, default=1, show_default=True, help="So many share the requests in turn, for fair.")
 @click.option("--num-gpu-blocks", type=BLOCKS, help="Default: what 0.9 of the memory holds beside the weights.")
 @click.option("--num-cpu-blocks", type=click.IntRange(min=0, max=BLOCKS_MAX), help="Default: as many as on the GPU.")
 @click.option("--block-size", type=click.IntRange(min=1, max=4096), default=16, show_default=True, help="Tokens per block.")
@@ -274,7 +281,11 @@ def command(trace: str, model: str, device: str, report_path: Path | None, as_js
     config = configure(MODELS[model], DEVICES[device], options)
     requests = load(trace, options["limit"], options["rate"], options["seed"])
     cost = Roofline(MODELS[model], DEVICES[device], config.block_size)
-    metrics = simulated(requests, config, cost, options, trace_out)
+    try:
+        metrics = simulated(requests, config, cost, options, trace_out)
+    except PolicyError as error:
+        click.echo(f"kvproof: {error}", err=True)
+        return 1
     summary = describe(requests, MODELS[model], DEVICES[device], config, options) | metrics.summary(cost.block_bytes)
     summary["run"] = {"wall_s": time.perf_counter() - started, "peak_rss_bytes": peak_rss_bytes()}
     if report_path is not None:

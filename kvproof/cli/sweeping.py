@@ -59,10 +59,14 @@ def variants_of(text: str | None) -> list[str]:
     """The names of `--sweep-variants`, in the order of the table."""
     if text is None:
         return list(VARIANTS)
-    names = [" ".join(part.split()) for part in text.split(",")]
-    for name in names:
+    parts, names = [" ".join(part.split()) for part in text.split(",")], set()
+    while parts:
+        two = ", ".join(parts[:2])  # a name may have a comma
+        name = two if two in VARIANTS else parts[0]
         if name not in VARIANTS:
-            raise InputError(f"--sweep-variants: no variant is called {shown(name)}; there are {', '.join(VARIANTS)}")
+            raise InputError(f"--sweep-variants: no variant is called {shown(name)}; there are {'; '.join(VARIANTS)}")
+        names.add(name)
+        parts = parts[1 + name.count(",") :]
     return [name for name in VARIANTS if name in names]
 
 
@@ -73,7 +77,7 @@ def configs_of(names: Iterable[str], blocks: Iterable[int], configure: Callable[
     for name in dict.fromkeys((*names, REFERENCE)):
         for size in sizes:
             try:
-                out[name, size] = configure(size, **VARIANTS[name].config)
+                out[name, size] = configure(size, **VARIANTS[name].changes(size))
             except InputError as error:
                 raise InputError(f"--sweep: {name}, {size} blocks: {error.message}") from None
     return out

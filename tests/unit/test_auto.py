@@ -197,3 +197,13 @@ def test_where_there_are_no_costs_none_are_observed():
     with pytest.raises(ConfigError, match="preemption_mode: must be None beside a policy"):
         Scheduler(config(9, 8), "auto", Auto())
     assert Scheduler(config(9, 8), policy=Auto(DEAR_SWAP)).costs == DEAR_SWAP
+
+
+def test_who_frees_little_makes_way_only_if_nobody_frees_more():
+    auto, small, large, larger = Auto(), some(1, 3), some(2, 12), some(3, 20)
+    assert auto.prices(small) < auto.prices(large) < auto.prices(larger)
+    assert auto.cheapest(Need(0, 1, 0, 99, (small, large, larger))) == (1,), "12 blocks: 3 for each of 4"
+    assert auto.cheapest(Need(0, 1, 0, 99, (small, larger))) == (1,)
+    assert auto.cheapest(Need(0, 1, 0, 99, (small, some(2, 8)))) == (0,), "none of 9 blocks"
+    assert auto.cheapest(Need(0, 13, 0, 99, (small, large, larger))) == (2,), "what is lacking counts first"
+    assert attrs.evolve(auto, ahead=0).cheapest(Need(0, 1, 0, 99, (small, large, larger))) == (0,)

@@ -10,6 +10,8 @@ import attrs
 import pytest
 
 from kvproof.cli import main
+from kvproof.policies.fair import Fair
+from kvproof.policies.ranking import Fcfs
 from kvproof.sim import report
 from kvproof.sim.metrics import Metrics
 
@@ -54,6 +56,8 @@ def test_json(call: Any, small: Path) -> None:
     assert result.json["config"] == {
         "profile": "kvproof",
         "preemption_mode": None,
+        "policy": None,
+        "tenants": 1,
         "baseline": None,
         "block_size": 16,
         "num_gpu_blocks": 26_674,
@@ -218,3 +222,40 @@ def test_as_a_program(small: Path) -> None:
     assert (good.returncode, json.loads(good.stdout)["requests"]["finished"]) == (0, 10)
     bad = subprocess.run([*program, str(small.parent), "--json"], capture_output=True, text=True, check=False)
     assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
+
+
+def test_policies_by_name(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants: list[str] = []
+    arrive = Fair.arrive
+    monkeypatch.setattr(Fair, "arrive", lambda self, desk, one: tenants.append(one.tenant) or arrive(self, desk, one))
+    options = ("azure-like", "--num-gpu-blocks", 1000, "--rate", 9, "--limit", 60, "--seed", 1, "--json")
+    auto = (*options, "--preemption-mode", "auto")
+    plain, fair = call(*auto), call(*auto, "--policy", "fair", "--tenants", 3)
+    assert (plain.status, fair.status, fair.json["requests"]["finished"]) == (0, 0, 60)
+    assert [fair.json["config"][key] for key in ("preemption_mode", "policy", "tenants")] == ["auto", "fair", 3]
+    assert tenants == ["0", "1", "2"] * 20
+    assert fair.json["latency_s"] != plain.json["latency_s"] and fair.json["preemptions"]["swap"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--policy", "hope"), "kvproof: --policy: no policy is called 'hope', known are fcfs, priority, srpt, mlfq, fair\n"),
+        (("--preemption-mode", "auto", "--profile", "vllm_v0"), 'kvproof: --preemption_mode: "auto" needs the profile kvproof\n'),
+        (
+            ("--baseline", "reserve", "--policy", "srpt"),
+            "kvproof: --baseline reserve: preempts nobody: leave preemption mode and",
+        ),
+        (("--sweep", "--policy", "srpt"), "kvproof: --policy: does not go with --sweep; leave it out\n"),
+    ],
+)
+def test_policies_that_do_not_go(call: Any, small: Path, options: tuple[str, ...], message: str) -> None:
+    result = call(small, *options)
+    assert (result.status, result.out) == (2, "") and result.err.startswith(message)
+
+
+def test_an_order_that_breaks_its_word_is_one_line(call: Any, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fcfs, "arrive", lambda self, desk, request: "first")
+    result = call(small, "--policy", "fcfs")
+    assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
+    assert result.err.startswith('kvproof: policy "fcfs": the priority of request 0 must be an integer')

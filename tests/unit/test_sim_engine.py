@@ -187,7 +187,7 @@ def test_an_outcome_told_twice_is_noticed() -> None:
 def test_tokens_that_are_missing_are_noticed() -> None:
     simulation = Faulty((0.0, 4, 5))
     add = simulation.scheduler.add_request
-    simulation.scheduler.add_request = lambda prompt, output: add(prompt, output - 1)  # type: ignore[method-assign]
+    simulation.scheduler.add_request = lambda prompt, output, **more: add(prompt, output - 1, **more)  # type: ignore[method-assign]
     assert "request 0: 4 tokens instead of 5" in simulation.run().violations
 
 

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 
 from kvproof import Config, Outcome
-from kvproof.core.config import ConfigError
 from kvproof.core.status import Status
-from kvproof.sim import baselines
 from kvproof.sim.engine import CHECK_EVERY_DEFAULT, Simulation
 from kvproof.sim.metrics import NAMED_MAX, Metrics, Slo
 from kvproof.sim.series import Series
 from kvproof.sim.traces import Trace
-from kvproof.store.policies import AlwaysSwap
 
 
 class Flat:
@@ -177,11 +174,3 @@ def test_checks_wait_for_a_crowd_only() -> None:
     exact.live = dict.fromkeys(range(1_000))  # type: ignore[assignment]
     assert exact._until_check() == 7
     assert Simulation(trace, config_of(), Flat(), check_every=0)._until_check() == math.inf
-
-
-def test_a_policy_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(baselines.POLICIES, "away", AlwaysSwap)
-    m = Simulation(trace_of(*TWO), config_of(), Flat(), policy="away").run()
-    assert (m.swaps, m.recomputes) == (1, 0)
-    with pytest.raises(ConfigError, match="policy: must be one of away, got 'home'"):
-        Simulation(trace_of(*TWO), config_of(), Flat(), policy="home")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kvproof.cli import sweeping
-from kvproof.sim.sweep import Task
+from kvproof.sim.sweep import VARIANTS, Task
 
 
 def in_order(fn: Callable[[Task], Any], tasks: Sequence[tuple[Task]]) -> Iterator[Any]:
@@ -103,7 +103,7 @@ BAD_OPTIONS = {
     "many loads": (("--sweep", "--sweep-load", ",".join(str(k + 1) for k in range(101))), "--sweep-load: at most 100 numbers"),
     "variant": (
         ("--sweep", "--sweep-variants", "hope"),
-        "--sweep-variants: no variant is called 'hope'; there are vllm_v0 recompute,",
+        "--sweep-variants: no variant is called 'hope'; there are vllm_v0 recompute;",
     ),
     "jobs": (("--sweep", "--jobs", "0"), "--jobs"),
     "blocks alone": (("--sweep-blocks", "500"), "--sweep-blocks: goes with --sweep only"),
@@ -211,3 +211,10 @@ def test_a_process_that_dies_is_one_line(long_sweep: "subprocess.Popen[str]", tm
     assert (long_sweep.returncode, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("kvproof: --sweep: the process for (kvproof recompute, 1000 blocks, all requests at once,)")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_may_have_a_comma() -> None:
+    assert sweeping.variants_of("kvproof auto, watermark") == ["kvproof auto, watermark"]
+    names = ["kvproof auto", "kvproof auto, watermark", "reserve"]
+    assert sweeping.variants_of("kvproof auto,  watermark, kvproof auto,reserve") == names
+    assert sweeping.variants_of(", ".join(VARIANTS)) == list(VARIANTS)
