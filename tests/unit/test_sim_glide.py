@@ -24,7 +24,7 @@ def figures(blocks: int, fast_forward: bool, mode: str = "swap", **options) -> s
 
 @pytest.mark.parametrize("blocks", [900, 20_000])
 @pytest.mark.parametrize(
-    "options", [{}, {"check_every": 7}, {"policy": "srpt"}, {"mode": "auto"}, {"mode": None, "baseline": "reserve"}]
+    "options", [{}, {"check_every": 150}, {"policy": "srpt"}, {"mode": "auto"}, {"mode": None, "baseline": "reserve"}]
 )
 def test_the_figures_are_the_same(blocks, options):
     assert figures(blocks, True, **options) == figures(blocks, False, **options)
