@@ -182,7 +182,7 @@ FEATURES = {
     fork_forgets_the_seat: (groups.fork, ("seats", "token counts")),
     trim_forgets_a_block: (groups.trim_next, ("conservation", "pool", "free blocks")),
     trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements", "needless victim")),
-    whoever_is_named_goes: (running.next_victim, ("victim_is_last", "KeyError", "no_deadlock")),
+    whoever_is_named_goes: (running.next_victim, ("victim_is_last", "KeyError", "IndexError", "no_deadlock")),
     rank_without_a_place: (groups.rerank, ("queues after a rank", "keys are distinct")),
     beam_gives_its_seat_back: (groups.finish_sequence, ("seats", "token counts")),
     arrival_only: (groups.add, ("policy order", "seats", "displaced")),
