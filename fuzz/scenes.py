@@ -21,6 +21,10 @@ SIZES: dict[str, Any] = {
 CUT = SIZES | {"enable_chunked_prefill": True, "max_num_batched_tokens": 4}
 
 SCENES: dict[str, tuple[dict[str, Any], Log]] = {
+    "whom a policy names is the one that lacks the block": (
+        SIZES | {"num_gpu_blocks": 9, "block_size": 2, "choose_victims": True},
+        (*[("add", (3, 9))] * 4, *STEP, *STEP, *STEP, *STEP),
+    ),
     "who cannot be preempted ends": (
         SIZES | {"num_cpu_blocks": 0},
         (
@@ -118,7 +122,7 @@ def begin(name: str, mode: str | None, vllm_v0: bool) -> tuple[Setup, Log]:
     return setup(**{"mode": mode, "vllm_v0": vllm_v0 and name not in KVPROOF} | fields), log
 
 
-KVPROOF = frozenset(name for name, (fields, _) in SCENES.items() if {"mode", "order"} & fields.keys())
+KVPROOF = frozenset(name for name, (fields, _) in SCENES.items() if {"mode", "order", "choose_victims"} & fields.keys())
 """Scenes of what profile vllm_v0 does not have."""
 scenes = st.builds(begin, st.sampled_from(sorted(SCENES)), st.sampled_from(MODES), st.booleans())
 starts = st.integers(0, 3).flatmap(lambda i: setups().map(lambda start: (start, ())) if i else scenes)
