@@ -18,6 +18,7 @@ import z3
 
 from kvproof.proofs import block_rules, cases, lemmas, sym, workers
 from kvproof.proofs.contracts import installed
+from kvproof.proofs.premises import Premises
 
 RLIMIT = 60_000_000
 """Solver steps for one obligation: about ten times what the worst one needs. No wall clock is involved."""
@@ -106,8 +107,8 @@ def theorem_of(label: str) -> str:
     return label.split(":", 1)[0]
 
 
-ATTEMPTS = 3
-"""Orders in which the solver may try a hard obligation: a proof found in any of them is one."""
+ATTEMPTS = 5
+"""Orders in which the solver may try a hard obligation, each with four times the steps: a proof found in any of them is one."""
 
 
 def check(log: list[Any], goal: Any, seed: int = 0, rlimit: int = RLIMIT, attempts: int = ATTEMPTS) -> str:
@@ -117,7 +118,7 @@ def check(log: list[Any], goal: Any, seed: int = 0, rlimit: int = RLIMIT, attemp
         s = z3.Solver()
         s.set("smt.random_seed", seed + 1000 * attempt)
         s.set("smt.mbqi", False)
-        s.set("rlimit", rlimit // 4 if attempt + 1 < attempts else rlimit)
+        s.set("rlimit", rlimit >> 2 * (attempts - 1 - attempt))
         s.add(*log, z3.Not(goal))
         verdict = str(s.check())
         if verdict != "unknown":
@@ -127,6 +128,8 @@ def check(log: list[Any], goal: Any, seed: int = 0, rlimit: int = RLIMIT, attemp
 
 TOGETHER = 8
 """So many obligations of one place are tried at once: they share the facts, which take longer to read than most to prove."""
+SOON = RLIMIT // 200
+"""Solver steps after which it is worth while to find out which facts are needed."""
 
 
 def parts(goals: list[sym.Goal]) -> Iterator[list[sym.Goal]]:
@@ -136,15 +139,54 @@ def parts(goals: list[sym.Goal]) -> Iterator[list[sym.Goal]]:
         yield from (place[i : i + TOGETHER] for i in range(0, len(place), TOGETHER))
 
 
-def verdicts(log: list[Any], goals: list[sym.Goal], seed: int) -> Iterator[tuple[str, str]]:
+def traced(log: list[Any], goal: Any, seed: int, rlimit: int) -> list[Any] | None:
+    """The facts that a proof of the goal used; None if none was found."""
+    s = z3.Solver()
+    s.set("smt.random_seed", seed)
+    s.set("smt.mbqi", False)
+    s.set("rlimit", rlimit)
+    s.set("unsat_core", True)
+    marks = [z3.Bool(f"fact {i}") for i in range(len(log))]
+    for mark, fact in zip(marks, log, strict=True):
+        s.assert_and_track(fact, mark)
+    s.add(z3.Not(goal))
+    if str(s.check()) != "unsat":
+        return None
+    core = {mark.get_id() for mark in s.unsat_core()}
+    return [fact for mark, fact in zip(marks, log, strict=True) if mark.get_id() in core]
+
+
+def verdicts(log: list[Any], goals: list[sym.Goal], seed: int, premises: Premises | None = None) -> Iterator[tuple[str, str]]:
     """(label, verdict) of each goal of a path, in order. What cannot be proved together is tried one by one."""
+    premises = Premises() if premises is None else premises
     for part in parts(goals):
         k = part[0][1]
-        together = z3.And(*[goal for _, _, goal in part])
-        if k < 0 or (len(part) > 1 and check(log[:k], together, seed, RLIMIT // 4, 1) == "unsat"):
+        if k < 0 or together(log[:k], part, seed, premises):
             yield from ((label, "unsat") for label, _, _ in part)
         else:
-            yield from ((label, check(log[:k], goal, seed)) for label, _, goal in part)
+            yield from ((label, alone(log[:k], label, goal, seed, premises)) for label, _, goal in part)
+
+
+def together(log: list[Any], part: list[sym.Goal], seed: int, premises: Premises) -> bool:
+    """Are these goals proved at once, of the facts that others of their names needed or of all, in few steps?"""
+    claim = z3.And(*[goal for _, _, goal in part])
+    some = premises.chosen(log, [label for label, _, _ in part])
+    if some is not None and check(some, claim, seed, SOON, 1) == "unsat":
+        return True
+    return check(log, claim, seed, SOON, 1) == "unsat"
+
+
+def alone(log: list[Any], label: str, goal: Any, seed: int, premises: Premises) -> str:
+    """The verdict on a goal; which facts it needed is remembered."""
+    some = premises.chosen(log, [label])
+    if some is not None and check(some, goal, seed, SOON, 1) == "unsat":
+        return "unsat"
+    for i, limit in enumerate((4 * SOON, 8 * SOON, RLIMIT // 4)):
+        used = traced(log, goal, seed + i, limit)
+        if used is not None:
+            premises.learn(label, used)
+            return "unsat"
+    return check(log, goal, seed)
 
 
 def prove_case(name: str, seed: int = 0, first_failure: bool = False) -> CaseResult:
@@ -164,8 +206,9 @@ def prove_case(name: str, seed: int = 0, first_failure: bool = False) -> CaseRes
         with installed([block_rules.CONTRACTS[u] for u in case.uses]):
             case.run()
 
+    premises = Premises()
     for r in sym.explore(go):
-        for label, verdict in verdicts(r.log, r.goals, seed):
+        for label, verdict in verdicts(r.log, r.goals, seed, premises):
             theorem = theorem_of(label)
             counts[theorem] = counts.get(theorem, 0) + 1
             if verdict != "unsat":

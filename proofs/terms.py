@@ -10,6 +10,8 @@ from typing import Any
 import z3
 from z3 import z3core
 
+z3.set_param("lp.dio", False)
+"""Of its arithmetic, the one part that may go on without end and asks no step limit (`collect_dependent_fresh_vars`)."""
 CONTEXT = z3.main_ctx()
 REF = CONTEXT.ref()
 Term = Any
