@@ -1,7 +1,7 @@
 """Which facts an obligation needs is learnt from proofs of obligations of the same name, on other paths of the same case.
 
-Of several hundred facts a proof uses a few. What is proved of some facts is proved of all: whatever is chosen here is sound, and what
-cannot be proved of the chosen ones is tried with all of them.
+Of several hundred facts a proof uses a few. What is proved of some facts is proved of all: whatever is chosen here is sound,
+and what cannot be proved of the chosen ones is tried with all of them.
 """
 
 import re
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-import z3
 
 NUMBER = re.compile(r"[.!]\d+")
 NAME = re.compile(r":qid ([^\s)]+)")
@@ -19,16 +18,15 @@ NAME = re.compile(r":qid ([^\s)]+)")
 class Kinds:
     """What facts are about: the names of their quantified clauses, else their text, without the numbers of what is fresh."""
 
-    known: dict[int, tuple[Any, str, bool]] = attrs.field(factory=dict)
+    known: dict[int, tuple[Any, str]] = attrs.field(factory=dict)
 
-    def of(self, fact: Any) -> tuple[str, bool]:
-        """Its kind, and whether it is quantified. Terms are kept, so that their numbers are not given to others."""
+    def of(self, fact: Any) -> str:
+        """Its kind. Terms are kept, so that their numbers are not given to others."""
         i = fact.get_id()
         if i not in self.known:
             text = fact.sexpr()
-            names = NAME.findall(text)
-            self.known[i] = fact, " ".join(names) or NUMBER.sub("", text), bool(names) or "(forall" in text
-        return self.known[i][1:]
+            self.known[i] = fact, " ".join(NAME.findall(text)) or NUMBER.sub("", text)
+        return self.known[i][1]
 
 
 @attrs.define
@@ -42,13 +40,9 @@ class Premises:
         """The facts that obligations of these names need, by what is known; None if it is not known of all."""
         if not all(label in self.used for label in labels):
             return None
-        kinds = set().union(*[self.used[label] for label in labels])
-        return [fact for fact in log if self._wanted(fact, kinds)]
-
-    def _wanted(self, fact: Any, kinds: set[str]) -> bool:
-        kind, quantified = self.kinds.of(fact)
-        return kind in kinds
+        kinds = {kind for label in labels for kind in self.used[label]}
+        return [fact for fact in log if self.kinds.of(fact) in kinds]
 
     def learn(self, label: str, facts: Sequence[Any]) -> None:
         """A proof of an obligation of this name used these."""
-        self.used.setdefault(label, set()).update(self.kinds.of(fact)[0] for fact in facts)
+        self.used.setdefault(label, set()).update(self.kinds.of(fact) for fact in facts)

@@ -108,7 +108,10 @@ def theorem_of(label: str) -> str:
 
 
 ATTEMPTS = 5
-"""Orders in which the solver may try a hard obligation, each with four times the steps: a proof found in any of them is one."""
+"""Orders in which the solver may try a hard obligation, each with four times the steps of the one before, the last with all.
+
+A proof found in any of them is one.
+"""
 
 
 def check(log: list[Any], goal: Any, seed: int = 0, rlimit: int = RLIMIT, attempts: int = ATTEMPTS) -> str:
@@ -130,6 +133,8 @@ TOGETHER = 8
 """So many obligations of one place are tried at once: they share the facts, which take longer to read than most to prove."""
 SOON = RLIMIT // 200
 """Solver steps after which it is worth while to find out which facts are needed."""
+TRACED = (4 * SOON, 8 * SOON, 16 * SOON)
+"""Solver steps of the attempts to find that out, each in an order of its own."""
 
 
 def parts(goals: list[sym.Goal]) -> Iterator[list[sym.Goal]]:
@@ -181,7 +186,7 @@ def alone(log: list[Any], label: str, goal: Any, seed: int, premises: Premises) 
     some = premises.chosen(log, [label])
     if some is not None and check(some, goal, seed, SOON, 1) == "unsat":
         return "unsat"
-    for i, limit in enumerate((4 * SOON, 8 * SOON, RLIMIT // 4)):
+    for i, limit in enumerate(TRACED):
         used = traced(log, goal, seed + i, limit)
         if used is not None:
             premises.learn(label, used)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kvproof.core
-from kvproof.proofs import cases, prove, workers
+from kvproof.proofs import cases, premises, prove, workers
 from kvproof.proofs.rules import RULES
 
 CORE = sorted(Path(next(iter(kvproof.core.__path__))).glob("*.py"))
@@ -100,6 +100,44 @@ def test_a_false_obligation_among_true_ones_is_found():
     many = [(str(i), 1, x >= 1) for i in range(3 * prove.TOGETHER)]
     assert [len(part) for part in prove.parts(many)] == [prove.TOGETHER] * 3
     assert {verdict for _, verdict in prove.verdicts(log, many, 0)} == {"unsat"}
+
+
+def test_what_a_proof_needed_is_tried_first_and_is_no_more_than_a_guess(monkeypatch):
+    import z3
+
+    x, y = z3.Ints("x.1 y.2")
+    log = [x > 0, y > 5, z3.Int("x.7") > 3]
+    known = premises.Premises()
+    assert prove.alone(log, "a", x >= 1, 0, known) == "unsat"
+    assert known.chosen(log, ["a"]) == [log[0]]
+    assert known.chosen([log[2], log[1]], ["a"]) == []
+    assert known.chosen(log, ["a", "b"]) is None
+    assert prove.alone(log, "b", x >= 2, 0, known) != "unsat"
+    assert known.chosen(log, ["b"]) is None
+    assert [v for _, v in prove.verdicts(log, [("a", 3, y >= 6), ("a", 3, y > 6), ("a", 1, x > 1)], 0, known)] == [
+        "unsat",
+        "sat",
+        "sat",
+    ]
+    assert prove.alone(log, "a", x >= 2, 0, known) != "unsat"
+
+    tried = []
+    check = prove.check
+    monkeypatch.setattr(prove, "check", lambda facts, *rest: tried.append(len(facts)) or check(facts, *rest))
+    assert [v for _, v in prove.verdicts(log, [("c", 3, x >= 1)], 0, known)] == ["unsat"]
+    known.learn("c", log[:1])
+    assert [v for _, v in prove.verdicts(log, [("c", 3, x >= 1)], 0, known)] == ["unsat"]
+    assert tried == [3, 1]
+
+
+def test_a_kind_is_the_names_of_clauses_or_a_text_without_numbers():
+    import z3
+
+    x, k = z3.Int("x.12"), premises.Kinds()
+    assert k.of(x > 12) == k.of(z3.Int("x.3") > 12) != k.of(x > 13)
+    some = [z3.ForAll([x], x > n, qid=f"clause_{n}") for n in (1, 2)]
+    assert [k.of(e) for e in some] == ["clause_1", "clause_2"]
+    assert k.of(z3.Or(*some)) == "clause_1 clause_2"
 
 
 def test_what_a_process_raises_is_raised_and_one_that_dies_is_told():
