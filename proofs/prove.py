@@ -224,7 +224,9 @@ def alone(log: list[Any], label: str, goal: Any, seed: int, premises: Premises) 
     def few(orders: range) -> bool:
         return any(check(log, goal, seed + i, TRACED[0], 2) == "unsat" for i in orders)
 
-    if few(range(2)) or learnt(log, label, goal, seed + 1, TRACED[1], premises) or few(range(2, ORDERS)):
+    if few(range(2)) or check(log, goal, seed, TRACED[1], 1) == "unsat":
+        return "unsat"
+    if learnt(log, label, goal, seed + 1, TRACED[1], premises) or few(range(2, ORDERS)):
         return "unsat"
     verdict = check(log, goal, seed)
     return "unsat" if verdict == "unknown" and few(range(ORDERS, 4 * ORDERS)) else verdict
