@@ -30,8 +30,6 @@ GROUP_MAPS = (
     "reserve",
     "priority",
     "ungiven",
-    "preemptions",
-    "owed",
     "arrival",
     "deny",
     "alarm",
@@ -40,8 +38,7 @@ GROUP_MAPS = (
 """Per-group integers. `forget` removes a group from each."""
 NAMES = (*GROUP_MAPS, "members", "table", "refs", "due", "expiry")
 NUMBER = {name: number for number, name in enumerate(NAMES)}
-ZEROS, ONES = dict.fromkeys(("priority", "preemptions", "owed"), Zeros), dict.fromkeys(("seats", "reserve", "ungiven"), Ones)
-KINDS: dict[str, type[Map[int]]] = {"status": Statuses, **ZEROS, **ONES}
+KINDS: dict[str, type[Map[int]]] = {"status": Statuses, "seats": Ones, "reserve": Ones, "priority": Zeros, "ungiven": Ones}
 """Those in which a group that is not there has a value."""
 
 
