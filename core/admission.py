@@ -3,6 +3,7 @@
 from kvproof.core.blocks import allocate, rebuild
 from kvproof.core.groups import end, leave, set_alarms
 from kvproof.core.profiles import enqueue_back, first_in_line, fits_budget, has_room, never_fits, over_prompt_limit
+from kvproof.core.promises import keep_promise, needed
 from kvproof.core.status import Status
 from kvproof.store.draft import Draft
 
@@ -62,6 +63,7 @@ def admit(d: Draft, g: int, tokens: int, blocks: int) -> None:
     d.charged += d.seats[g]
     d.prefilling.add(g)
     d.ungiven[g] = 1
+    keep_promise(d, g)
     d.mark_admission()
     compute(d, g, tokens)
 
@@ -75,10 +77,11 @@ def admit_next(d: Draft) -> bool:
         return False
     tokens = d.work(g, d.length[g])
     blocks = d.rows(g, d.length[g])
-    if over_prompt_limit(d, g, tokens) or never_fits(d, blocks):
+    need = needed(d, g, blocks)
+    if over_prompt_limit(d, g, tokens) or never_fits(d, need):
         refuse(d, g)
         return True
-    if not fits_budget(d, g, tokens) or not has_room(d, blocks):
+    if not fits_budget(d, g, tokens) or not has_room(d, need):
         return False
     admit(d, g, tokens, blocks)
     return True

@@ -3,6 +3,7 @@
 from typing import Any
 
 import attrs
+from attrs.validators import optional
 
 MODES = (None, "recompute", "swap")
 PROFILES = ("kvproof", "vllm_v0")
@@ -73,6 +74,8 @@ class Config:
     slots beyond the next token that a decoding group of one sequence gets while blocks are free.
     `priority`: the queues are in order of (priority, arrival), and a head of the line displaces those that rank below it.
     `choose_victims`: the policy names who is preempted for whom blocks lack, among those that rank below (V0: not).
+    `max_preemptions_per_request`: who was preempted so often is never preempted again, and comes in only when all blocks that it
+    may ever hold can be kept for it (V0: not). 0: nobody comes in otherwise. None: no limit.
     `delay_factor`: admission waits until the first arrival has waited this many times the duration of the last prefill step.
 
     Raises `ConfigError` for a value out of range or a combination that cannot work.
@@ -90,6 +93,7 @@ class Config:
     delay_factor: float = attrs.field(default=0.0, validator=_factor)
     priority: bool = attrs.field(default=False, validator=_flag)
     choose_victims: bool = attrs.field(default=False, validator=_flag)
+    max_preemptions_per_request: int | None = attrs.field(default=None, validator=optional(_whole), metadata={"least": 0})
     artificial_preemption: ArtificialPreemption | None = attrs.field(default=None, validator=_artificial)
     vllm_v0: bool = attrs.field(default=False, validator=_flag)
 
@@ -100,6 +104,8 @@ class Config:
             )
         if self.choose_victims and self.vllm_v0:
             raise ConfigError("choose_victims: must be false in profile vllm_v0, which evicts the tail of its queue")
+        if self.max_preemptions_per_request is not None and self.vllm_v0:
+            raise ConfigError("max_preemptions_per_request: must be None in profile vllm_v0, which preempts without a limit")
         if self.watermark_blocks >= self.num_gpu_blocks:
             raise ConfigError(f"watermark_blocks: must be < num_gpu_blocks ({self.num_gpu_blocks}), got {self.watermark_blocks}")
         if self.vllm_v0 and not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:

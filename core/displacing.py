@@ -1,6 +1,7 @@
 """Priority: a head of the line that lacks blocks or seats displaces those that run and rank below it, as few as it needs."""
 
 from kvproof.core.profiles import has_room, has_seats, over_prompt_limit
+from kvproof.core.promises import needed
 from kvproof.core.running import evict
 from kvproof.core.status import Status
 from kvproof.core.swapping import returning
@@ -8,13 +9,14 @@ from kvproof.store.draft import Draft
 
 
 def displace_next(d: Draft, g: int, blocks: int) -> bool:
-    """One step: while g lacks blocks or a seat, the tail of the running queue goes, if it ranks below g."""
+    """One step: while g lacks blocks or a seat, the last of those that run and may go does, if it ranks below g."""
     if d.running.empty() or (has_room(d, blocks) and has_seats(d, g)):
         return False
-    victim = d.running.last()
-    if d.rank(victim) < d.rank(g):
+    victim = d.running.last() if d.config.vllm_v0 else d.last_below(g)
+    if d.rank(victim) <= d.rank(g):
         return False
     evict(d, victim, d.swaps(victim))
+    d.preemptions[victim] += 1
     return True
 
 
@@ -30,8 +32,8 @@ def line_head(d: Draft) -> int:
 def lacking(d: Draft, g: int) -> int:
     """GPU blocks that must be free for g, which waits or is swapped, to go on."""
     if d.status[g] == Status.WAITING:
-        return d.rows(g, d.length[g])
-    return returning(d, g)
+        return needed(d, g, d.rows(g, d.length[g]))
+    return needed(d, g, returning(d, g))
 
 
 def kept_back(d: Draft, g: int, delayed: bool) -> bool:
@@ -42,7 +44,7 @@ def kept_back(d: Draft, g: int, delayed: bool) -> bool:
 
 
 def can_make_way(d: Draft, g: int, blocks: int) -> bool:
-    """Has g, which needs so many blocks, room without all that rank below it? The watermark is kept if anybody else runs.
+    """Has g, which needs so many blocks, room without all that rank below it and may go? The watermark is kept if anybody else runs.
 
     In a step of decodes and prompts those that rank above g must leave it a token.
     """
@@ -51,7 +53,7 @@ def can_make_way(d: Draft, g: int, blocks: int) -> bool:
     freed, seats = d.behind(g)
     if d.rank(d.running.first()) < d.rank(g):
         freed -= d.config.watermark_blocks
-    return blocks <= d.gpu.n + freed and d.seqs - seats + d.seats[g] <= d.config.max_num_seqs
+    return blocks <= d.gpu.n - d.owing + freed and d.seqs - seats + d.seats[g] <= d.config.max_num_seqs
 
 
 def displace(d: Draft) -> None:

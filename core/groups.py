@@ -9,6 +9,7 @@ the tail of a table is shared. `expires[g]` is the clock at which it must be loo
 
 from kvproof.core.blocks import drop_block, release, release_sequence, share_block
 from kvproof.core.errors import require
+from kvproof.core.promises import keep_promise, owe
 from kvproof.core.status import Status
 from kvproof.store.draft import Draft
 
@@ -32,6 +33,7 @@ def stop_running(d: Draft, g: int) -> None:
     """
     d.running.remove(g)
     d.seqs -= d.seats[g]
+    owe(d, g, 0)
     if d.prefilling.has(g):
         d.prefilling.remove(g)
     else:
@@ -94,6 +96,7 @@ def add(d: Draft, prompt_tokens: int, limit: int, seats: int, reserve: int, prio
     d.computed[g] = 0
     d.limit[g] = limit
     d.ungiven[g] = 1
+    d.preemptions[g] = 0
     d.seats[g] = seats
     d.reserve[g] = reserve
     d.members.start(g)
@@ -116,6 +119,7 @@ def trim(d: Draft, g: int) -> None:
     none."""
     if not d.prefilling.has(g) and d.members.count(g) == 1:
         d.repeat("trim", trim_next, g, d.members.first(g))
+        keep_promise(d, g)
         d.due.move(g, grown_until(d, g))
 
 
@@ -123,7 +127,8 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
     """A child of sequence `parent` joins running group g and shares all its blocks; returns its sequence index.
 
     It has the tokens of its parent, but for the last `own` of them: 0, or 1 if that one was sampled for it anew.
-    Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left. It costs no block;
+    Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left (and may be preempted
+    then). It costs no block;
     the only sequence of a group gives back the slots that nobody has written (of lookahead, or of a result that was lost),
     so that both tables end with the tokens so far.
     """
@@ -134,6 +139,7 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
     require(own == 0 or own == 1, "own must be 0 or 1")
     if d.members.count(g) == d.seats[g]:
         require(d.seqs < d.config.max_num_seqs, "max_num_seqs reached")
+        require(d.may_go(g), "the request may not be preempted again: no blocks are kept for a further sequence")
         d.seats[g] += 1
         d.seqs += 1
     d.due.move(g, d.clock)
@@ -167,6 +173,7 @@ def finish_sequence(d: Draft, g: int, q: int) -> None:
         if d.seats[g] > d.reserve[g]:
             d.seats[g] -= 1
             d.seqs -= 1
+        keep_promise(d, g)
         d.plan.dropped(g, q)
 
 

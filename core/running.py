@@ -7,6 +7,7 @@ from kvproof.core.admission import compute
 from kvproof.core.blocks import append_slots, move_group_out, outgrown, release, take_block
 from kvproof.core.groups import end, grown_until, stop_running
 from kvproof.core.profiles import enqueue_back, enqueue_victim, host_blocks, outgrew_pool, touched
+from kvproof.core.promises import free, keep_promise
 from kvproof.core.status import Status
 from kvproof.store.draft import Draft
 
@@ -57,14 +58,15 @@ def uncharge(d: Draft, g: int) -> None:
 
 
 def preempt(d: Draft, g: int) -> None:
-    """Take what g holds out of the budget, and evict it in the mode that the policy wishes."""
+    """Take what g holds out of the budget, evict it in the mode that the policy wishes, and count that."""
     wish = d.swaps(g)
     uncharge(d, g)
     evict(d, g, wish)
+    d.preemptions[g] += 1
 
 
 def force(d: Draft, g: int, mode: int) -> None:
-    """An event: g, if it runs, is preempted before the pass. mode: 0 as the policy wishes, 1 recompute, 2 swap."""
+    """An event: g, if it runs, is preempted before the pass. mode: 0 as the policy wishes, 1 recompute, 2 swap. It is not counted."""
     if d.status[g] == Status.RUNNING:
         wish = d.swaps(g) if mode == 0 else mode == 2
         evict(d, g, wish)
@@ -72,24 +74,25 @@ def force(d: Draft, g: int, mode: int) -> None:
 
 # --- making room -------------------------------------------------------------------------------------------------------
 def can_append(d: Draft, g: int, blocks: int) -> bool:
-    """Are `blocks` free for g? In tests of an engine the answer may be no all the same."""
-    return not (d.testing and d.denies(g)) and blocks <= d.gpu.n
+    """Are `blocks` free for g? In tests of an engine the answer may be no all the same, but for who is protected."""
+    return not (d.testing and d.may_go(g) and d.denies(g)) and blocks <= free(d, g)
 
 
-def next_victim(d: Draft, g: int, blocks: int) -> int:
-    """Who goes next for g, which is not the tail of the running queue: the tail, or whom the policy names, if it ranks below."""
+def next_victim(d: Draft, g: int, blocks: int, last: int) -> int:
+    """Who goes next for g: `last`, the last that may go, or whom the policy names, if it ranks below and is not protected."""
     if d.config.choose_victims:
         named = d.named(g, blocks)
-        if d.running.has(named) and d.key[g] < d.key[named]:
+        if d.running.has(named) and d.key[g] < d.key[named] and d.may_go(named):
             return named
-    return d.running.last()
+    return last
 
 
 def make_room(d: Draft, g: int, blocks: int) -> bool:
     """One step of the preemption loop for g, while it cannot append: who goes ranks below g, and is never g itself."""
-    if d.granted or d.running.last() == g:
+    last = d.last_below(g)
+    if d.granted or last == g:
         return False
-    preempt(d, next_victim(d, g, blocks))
+    preempt(d, next_victim(d, g, blocks, last))
     d.granted = can_append(d, g, blocks)
     return True
 
@@ -115,11 +118,13 @@ def serve(d: Draft, g: int) -> None:
         blocks = d.members.count(g)
         if can_append(d, g, blocks) or find_blocks(d, g, blocks):
             append_slots(d, g, True)
+            keep_promise(d, g)
             d.due.move(g, born + slots + d.config.block_size + 1)
     else:
         blocks = d.table.pending_copies(g)
         if can_append(d, g, blocks) or find_blocks(d, g, blocks):
             append_slots(d, g, False)
+            keep_promise(d, g)
             d.due.move(g, born + slots + 1)
 
 
@@ -134,7 +139,7 @@ def look_ahead_next(d: Draft, g: int) -> bool:
     wanted = d.clock - d.born[g] + d.config.num_lookahead_slots
     if not d.config.vllm_v0 and wanted > d.config.max_model_len:
         wanted = d.config.max_model_len
-    if d.capacity(g) >= wanted or d.gpu.n == 0:
+    if d.capacity(g) >= wanted or d.gpu.n <= d.owing:
         return False
     take_block(d, d.members.first(g), g)
     return True

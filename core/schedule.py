@@ -205,7 +205,7 @@ def quiet(d: Draft) -> bool:
         return False
     if not d.waiting.empty() or not d.swapped.empty() or not d.prefilling.empty():
         return False
-    return not d.siblings() and d.due_count() <= d.gpu.n and not d.expiring(d.clock + 1)
+    return not d.siblings() and d.due_count() <= d.gpu.n - d.owing and not d.expiring(d.clock + 1)
 
 
 def forward_next(d: Draft, last: int, results: Results) -> bool:

@@ -4,6 +4,7 @@ from kvproof.core.admission import compute
 from kvproof.core.blocks import append_slots, move_group_in, outgrown
 from kvproof.core.groups import end, set_alarms
 from kvproof.core.profiles import enqueue_back, has_room, has_seats, next_to_return, to_return
+from kvproof.core.promises import keep_promise, needed
 from kvproof.core.running import look_ahead
 from kvproof.core.status import Status
 from kvproof.store.draft import Draft
@@ -22,12 +23,14 @@ def swap_in(d: Draft, g: int) -> None:
     rest = d.length[g] - d.computed[g]
     if rest > 0:
         d.prefilling.add(g)
+        keep_promise(d, g)
         if d.config.enable_chunked_prefill:
             compute(d, g, rest)
     else:
         d.spent += d.members.count(g)
         d.born[g] = d.clock - d.length[g]
         append_slots(d, g, outgrown(d, g, d.length[g]))
+        keep_promise(d, g)
         d.ungiven[g] = 1
         set_alarms(d, g)
         if d.config.vllm_v0 and d.config.num_lookahead_slots > 0:
@@ -41,7 +44,7 @@ def swap_in_next(d: Draft) -> bool:
     g = d.swapped.first()
     if not next_to_return(d, g):
         return False
-    blocks = returning(d, g)
+    blocks = needed(d, g, returning(d, g))
     if blocks > d.config.num_gpu_blocks:
         end(d, g, Status.FINISHED_CAPACITY)
         return True

@@ -77,7 +77,7 @@ CONFIG = {
     "costs": Field(optional(_costs), None),
     "num_lookahead_slots": Field(integer(0, 2**10), 0),
     "delay_factor": Field(number(0, 1e9), 0.0),
-    "max_preemptions_per_request": Field(later(optional(integer(0)), None), None),
+    "max_preemptions_per_request": Field(optional(integer(0)), None),
     "artificial_preemption": Field(optional(_artificial), None),
     "transfers": Field(later(choice("ordered", "fenced"), "ordered"), "ordered"),
     "transfer_latency_steps": Field(later(integer(0), 0), 0),

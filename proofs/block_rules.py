@@ -198,7 +198,17 @@ def _grow_inv(d: Any, e: Any, j: Any, g: Any) -> Clauses:
         ("ownership_by_status: g on the GPU", on_gpu_only(d, g)),
         ("swap_preserves_view: g reads the same", _reads_same(d, e, g)),
         ("total: room for the rest", d.gpu.n >= choose(full, rows[j], copies[j])),
+        ("conservation: g holds what is taken", conserved(d, e, g)),
+        (
+            "conservation: no more than is needed",
+            d.gpu.n - choose(full, rows[j], copies[j]) >= e.gpu.n - choose(full, rows[0], copies[0]),
+        ),
     ]
+
+
+def conserved(d: Any, e: Any, g: Any) -> Any:
+    """What the GPU pool has lost g holds."""
+    return d.gpu.n + d.table.held[g] == e.gpu.n + e.table.held[g]
 
 
 def _reads_same(d: Any, e: Any, g: Any) -> Any:
@@ -244,6 +254,11 @@ APPEND = Contract(
             "helper: tables only grow",
             forall(1, lambda q: d.table.size_[g, q] >= e.table.size_[g, q], lambda q: [[d.table.size_[g, q]]]),
         ),
+        ("conservation: g holds what is taken", conserved(d, e, g)),
+        (
+            "conservation: no more than is needed",
+            d.gpu.n >= e.gpu.n - choose(grows, e.members.n[g], e.table.pending_copies(g)),
+        ),
     ],
     lemma=_asked,
 )
@@ -265,6 +280,7 @@ def _fill_inv(d: Any, e: Any, i: Any, q: Any, g: Any) -> Clauses:
         *same_plan(d, e, g),
         *told_now(d, g),
         ("table_length: blocks given so far", both(t.size_[g, q] == i, d.gpu.n == e.gpu.n - i)),
+        ("conservation: g holds what is taken", conserved(d, e, g)),
         ("helper: siblings own nothing", forall(1, lambda p: either(p == q, t.size_[g, p] == 0), lambda p: [[t.size_[g, p]]])),
         ("ownership_by_status: from the GPU pool", on_gpu_only(d, g)),
         ("no_shared_write: the prompt's blocks are its own", _own(d, g)),
@@ -309,6 +325,7 @@ ALLOCATE = Contract(
         *frame_others(d, e, g),
         *same_plan(d, e, g),
         ("table_length: as asked", _rows(d, g, lambda q, m: m == n)),
+        ("conservation: g holds what is taken", both(conserved(d, e, g), d.gpu.n == e.gpu.n - n)),
         (
             "helper: only live sequences",
             forall(1, lambda q: either(d.members.has_[g, q], d.table.size_[g, q] == 0), lambda q: [[d.table.size_[g, q]]]),

@@ -109,6 +109,7 @@ QUESTIONS = {
     "blocks": ("blocks_needed", "outgrown"),
     "running": ("can_swap", "can_append"),
     "groups": ("unfinished",),
+    "promises": ("most", "needed", "promised"),
     "schedule": ("quiet",),
     "swapping": ("may_come", "returning"),
     "displacing": ("line_head", "kept_back", "lacking", "can_make_way"),

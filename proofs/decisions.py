@@ -2,16 +2,17 @@
 
 from typing import Any
 
-from kvproof.core import admission, config, profiles, running, schedule, swapping
+from kvproof.core import admission, config, profiles, promises, running, schedule, swapping
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.draft import ZDraft
-from kvproof.proofs.pass_frames import in_running_phase, laws
+from kvproof.proofs.pass_frames import KEEP, in_running_phase, laws
 from kvproof.proofs.pass_rules import serve_pre
 from kvproof.proofs.phase_rules import in_swap_phase
 from kvproof.proofs.prefill_phase import before_running, in_prefill_phase
-from kvproof.proofs.rules import Hoare
+from kvproof.proofs.rules import Hoare, check_frame
 from kvproof.proofs.sym import SBool, SInt, fresh, fresh_bool, run
 from kvproof.spec import decisions, serving
+from kvproof.spec import promises as spec
 from kvproof.spec.logic import both, either, iff, implies, negate
 from kvproof.spec.ownership import R, decodes, parameters, unfinished
 
@@ -39,7 +40,8 @@ def case_admission() -> None:
     e = d.snap()
     run().assume(d.waiting.n >= 1)
     g = e.waiting.first()
-    tokens, blocks = d.work(g, d.length[g]), d.rows(g, d.length[g])
+    tokens = d.work(g, d.length[g])
+    blocks = promises.needed(d, g, d.rows(g, d.length[g]))
     refused = either(profiles.over_prompt_limit(d, g, tokens), profiles.never_fits(d, blocks))
     for what, a, b in (  # cuts: each predicate is what the text says
         ("its turn", profiles.first_in_line(d, g), negate(decisions.waits_its_turn(e, g, False))),
@@ -61,9 +63,9 @@ def case_comeback() -> None:
     e = d.snap()
     run().assume(d.swapped.n >= 1)
     g = e.swapped.first()
-    holds = swapping.returning(d, g)
-    run().prove("infeasible_refused: what it needs, as the text says [swap_in_next]", holds == decisions.comes_with(e, g))
-    run().assume(holds == decisions.comes_with(e, g))
+    holds = promises.needed(d, g, swapping.returning(d, g))
+    run().prove("infeasible_refused: what it needs, as the text says [swap_in_next]", holds == decisions.back_needs(e, g))
+    run().assume(holds == decisions.back_needs(e, g))
     for what, a, b in (  # cuts: each predicate is what the text says
         ("its turn", profiles.next_to_return(d, g), either(e.config.vllm_v0, decisions.ahead_of(e, g, e.waiting))),
         ("back", both(swapping.may_come(d, g), profiles.has_room(d, holds)), decisions.returnable(e, g)),
@@ -141,13 +143,25 @@ def case_forced() -> None:
     prove([decisions.nobody_else_moves(d, e, g)], "force")
 
 
+def case_promise() -> None:
+    """What is kept for a group that runs."""
+    g: Any = fresh("g")
+    d = state(before_running)
+    run().assume(d.status[g] == R)
+    e, before = d.snap(), d.versions()
+    promises.keep_promise(d, g)
+    kept = both(d.owed[g] == spec.promised(e, g), d.owing == e.owing + d.owed[g] - e.owed[g])
+    run().prove("bounded_preemptions: so much is kept as it may still take [keep_promise]", kept)
+    check_frame("keep_promise", d, before, KEEP)
+
+
 def case_victim() -> None:
     """One step of making room."""
     g: Any = fresh("g")
     blocks: Any = fresh("blocks")
     d: Any = state(lambda d: serve_pre(d, g))
     e = d.snap()
-    last = e.running.last()
+    last = e.last_below(g)
     denied = run().notes["denied"] = fresh_bool("denied")  # what the step is told, if it asks
     named: Any = fresh("named")  # whom the policy names, if it is asked
     run().notes["named"] = named
@@ -189,13 +203,15 @@ def case_config() -> None:
     c = d.config
     names = ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs", "num_lookahead_slots")
     fields: dict[str, Any] = {n: Whole(getattr(c, n).e) for n in (*names, "max_num_batched_tokens", "max_model_len")}
+    if c.bounded:
+        fields["max_preemptions_per_request"] = Whole(c.max_preemptions_per_request.e)
     odd: list[Any] = [2.0, "2", None, True]
     small = [getattr(c, n) <= config.LARGEST for n in ("num_gpu_blocks", "num_cpu_blocks")]
     right = both(parameters(d), *[getattr(c, n) <= config.LARGEST for n in fields])
     few = {n: fields[n] for n in ("num_gpu_blocks", "num_cpu_blocks")}
-    flags = {name: bool(getattr(c, name)) for name in ("vllm_v0", "enable_chunked_prefill", "choose_victims")}
+    flags: dict[str, Any] = {name: bool(getattr(c, name)) for name in ("vllm_v0", "enable_chunked_prefill", "choose_victims")}
     for name in fields:
-        for value in odd:
+        for value in odd if name != "max_preemptions_per_request" else (2.0, "2", False):
             run().prove(f"total: {name} is a whole number [Config]", not accepts({**fields, **flags, name: value}))
     for name in ("vllm_v0", "enable_chunked_prefill", "priority", "choose_victims"):
         for value in (0, 1, "yes", None):
@@ -257,6 +273,7 @@ CASES: dict[str, Any] = {
     "piece": (case_piece, (), "compute_next"),
     "nobody_there": (case_nobody_there, (), "admit_next", "compute_next", "swap_in_next"),
     "mode": (case_mode, ("release", "move_group_out"), "preempt"),
+    "promise": (case_promise, (), "keep_promise"),
     "forced": (case_forced, ("evict",), "force"),
     "victim": (case_victim, ("evict",), "make_room"),
     "service": (case_service, ("append_slots", "find_blocks", "compute", "look_ahead"), "serve", "serve_v0"),

@@ -14,6 +14,13 @@ from kvproof.spec.logic import both, either, iff, negate
 from kvproof.spec.ownership import S, W
 
 
+def last_of(d: Any, g: Any) -> Any:
+    """The last that runs and may make way for g, if anybody runs."""
+    if d.running.n >= 1:
+        return d.running.last() if d.config.vllm_v0 else d.last_below(g)
+    return fresh("last")
+
+
 def case_displaced() -> None:
     """One step of making way, for any group that waits or is swapped."""
     d: Any = state(before_running)
@@ -21,7 +28,7 @@ def case_displaced() -> None:
     blocks: Any = fresh("blocks")
     run().assume(either(d.status[g] == W, d.status[g] == S))
     e = d.snap()
-    last = e.running.last() if e.running.n >= 1 else fresh("last")
+    last = last_of(e, g)
     went_on = displacing.displace_next(d, g, blocks)
     prove(spec.step(d, e, g, blocks, last, went_on), "displace_next")
 
@@ -58,7 +65,7 @@ def case_way() -> None:
         run().assume(iff(may, right))
     displacing.displace(d)
     asked_for(g, blocks, "displace")
-    prove(spec.way(d, e, g, blocks, delay, first, d.running.last() if d.running.n >= 1 else fresh("last")), "displace")
+    prove(spec.way(d, e, g, blocks, delay, first, last_of(d, g)), "displace")
 
 
 def case_way_v0() -> None:
@@ -73,7 +80,7 @@ def case_way_v0() -> None:
         run().assume(blocks == spec.needed_v0(e, g))
     displacing.displace_v0(d)
     asked_for(g, blocks, "displace_v0")
-    prove(spec.way_v0(d, e, g, blocks, d.running.last() if d.running.n >= 1 else fresh("last")), "displace_v0")
+    prove(spec.way_v0(d, e, g, blocks, last_of(d, g)), "displace_v0")
 
 
 CASES: dict[str, Any] = {

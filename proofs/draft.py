@@ -7,11 +7,12 @@ import z3
 
 from kvproof.proofs.block_shapes import ZMembers, ZRefs, ZStack, ZTable, assume, prove
 from kvproof.proofs.plan_shape import ZPlan
-from kvproof.proofs.shapes import ZCalendar, ZQueue, ZTwin
+from kvproof.proofs.shapes import ZCalendar, ZQueue, ZSum, ZTwin
 from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified, raw, run, same_version
 from kvproof.spec.displacing import in_policy_order
 from kvproof.spec.domains import ARITY
 from kvproof.spec.logic import both, choose, either, implies, negate
+from kvproof.spec.promises import may_go
 from kvproof.store.draft import RANKS
 
 SPAN = z3.Function("span", z3.IntSort(), z3.IntSort())
@@ -19,15 +20,16 @@ BLOCKS = z3.Function("blocks_for", z3.IntSort(), z3.IntSort())
 FULL = z3.Function("full_blocks", z3.IntSort(), z3.IntSort())
 TIMES = z3.Function("times", z3.IntSort(), z3.IntSort(), z3.IntSort())
 WORK = z3.Function("work", z3.IntSort(), z3.IntSort(), z3.IntSort())
+CEILING = z3.Function("ceiling", z3.IntSort(), z3.IntSort(), z3.IntSort())
 ROWS = z3.Function("rows", z3.IntSort(), z3.IntSort(), z3.IntSort())
 TRUTHS = ("issued", "prefilled", "granted", "stopped", "testing", "delay", "marked")
-SCALARS = ("clock", "ticket", "seqs", "decoders", "spent", "charged", "epoch", *TRUTHS)
+SCALARS = ("clock", "ticket", "seqs", "decoders", "spent", "charged", "epoch", "owing", *TRUTHS)
 MAPS = (
     *("status", "key", "prompt", "length", "computed", "limit", "born", "seats", "reserve", "priority", "ungiven"),
-    *("alarm", "expires"),
+    *("preemptions", "alarm", "expires"),
 )
 QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling", "idle")
-SHAPES = ("members", "table", "refs", "due", "expiry", "gpu", "cpu", *QUEUES)
+SHAPES = ("members", "table", "refs", "due", "expiry", "gpu", "cpu", "owed", *QUEUES)
 ALL = (*SCALARS, *MAPS, *SHAPES, "plan", "twin")
 
 
@@ -67,6 +69,7 @@ class ZConfig:
             setattr(self, name, fresh(name))
         self.max_num_batched_tokens, self.max_model_len = fresh("max_num_batched_tokens"), fresh("max_model_len")
         self.num_lookahead_slots = fresh("num_lookahead_slots")
+        self.bounded, self.max_preemptions_per_request = fresh_bool("bounded"), fresh("max_preemptions_per_request")
         for name in FLAGS:
             setattr(self, name, fresh_bool(name))
 
@@ -97,6 +100,7 @@ class ZDraft:
         self.table = ZTable(self.refs, self.members, self.span)
         self.due, self.expiry = ZCalendar("due", self.alarm), ZCalendar("expiry", self.expires)  # type: ignore[attr-defined]
         self.gpu, self.cpu = ZStack("gpu"), ZStack("cpu")
+        self.owing, self.owed = fresh("owing"), ZSum("owed")
         key: ZMap = self.key  # type: ignore[attr-defined]
         for name in QUEUES:
             setattr(self, name, ZQueue(name, key, self.members, self.seats))  # type: ignore[attr-defined]
@@ -230,6 +234,42 @@ class ZDraft:
             assume(implies(n >= 2, several >= one))
         return choose(n == 1, one, several)  # type: ignore[no-any-return]
 
+    # Bounded preemption.
+
+    @property
+    def bounded(self) -> SBool:
+        """Is there a limit to how often a request is preempted?"""
+        return self.config.bounded
+
+    @property
+    def most_preemptions(self) -> SInt:
+        """The limit, if there is one."""
+        return self.config.max_preemptions_per_request
+
+    def may_go(self, g: Any) -> Any:
+        """May g be preempted?"""
+        return may_go(self, g)
+
+    def ceiling(self, g: Any) -> SInt:
+        """Blocks of whole tables for all seats of g: a function of these and of its limit. Law: not less for more seats."""
+        seats, limit = self.seats[g], self.limit[g]  # type: ignore[attr-defined]
+        if not quantified():
+            assume(SInt(CEILING(seats.e, limit.e)) <= SInt(CEILING((seats + 1).e, limit.e)))
+        return SInt(CEILING(seats.e, limit.e))
+
+    def last_below(self, g: Any) -> Any:
+        """The last that runs, ranks below g, and may be preempted; g if there is none."""
+        running, key = self.running, self.key  # type: ignore[attr-defined]
+
+        def make() -> Any:
+            w = fresh("last_below")
+            fit = lambda t: both(running.has_[t], may_go(self, t), key[g] < key[t])  # noqa: E731
+            last = forall(1, lambda t: implies(fit(t), both(w != g, key[t] <= key[w])), lambda t: [[running.has_[t]]])
+            assume(both(either(w == g, fit(w)), last))
+            return w
+
+        return self._once("last_below", (raw(g), running.has_.read, key.read, self.preemptions.read), make)  # type: ignore[attr-defined]
+
     # Priorities.
 
     ranks = RANKS
@@ -239,7 +279,7 @@ class ZDraft:
         return self.priority[g] * RANKS + g  # type: ignore[attr-defined, no-any-return]
 
     def behind(self, g: Any) -> tuple[SInt, SInt]:
-        """Blocks and seats of the running groups that rank below g."""
+        """Blocks and seats of the running groups that rank below g and may be preempted."""
 
         def make() -> tuple[SInt, SInt]:
             blocks, seats = fresh("blocks_behind"), fresh("seats_behind")

@@ -15,12 +15,15 @@ from kvproof.proofs.sym import PathEnd, forall, fresh, run, same_version
 from kvproof.spec import effects, ownership
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, W, decodes, tokens_of, unfinished
+from kvproof.spec.promises import may_go
 
 LIVE = (
     "table",
     "refs",
     "gpu",
     "cpu",
+    "owed",
+    "owing",
     "status",
     "length",
     "seqs",
@@ -87,7 +90,7 @@ def case_add() -> None:
                     d.prompt[g] == prompt,
                     d.limit[g] == limit,
                     both(d.members.n[g] == 1, d.seats[g] == seats, d.reserve[g] == reserve, d.priority[g] == priority),
-                    both(g == e.ticket, d.ticket == e.ticket + 1),
+                    both(g == e.ticket, d.ticket == e.ticket + 1, d.preemptions[g] == 0),
                 ),
             ),
             effects.moves(d, e, (Status.ABSENT, W)),
@@ -157,7 +160,7 @@ def _share_inv(d: Any, e: Any, i: Any, g: Any, parent: Any, child: Any) -> Claus
                 lambda q, k: [[t.at[g, q, k]]],
             ),
         ),
-        ("fork_shares: no block is taken", both(d.gpu.n == e.gpu.n, d.cpu.n == e.cpu.n)),
+        ("fork_shares: no block is taken", both(d.gpu.n == e.gpu.n, d.cpu.n == e.cpu.n, t.held[g] == s.held[g])),
         (
             "plan_reports_tables: sizes of g",
             forall(1, lambda q: d.plan.told_n[g, q] == t.size_[g, q], lambda q: [[d.plan.told_n[g, q]], [t.size_[g, q]]]),
@@ -178,7 +181,7 @@ def case_fork() -> None:
     """A child shares all blocks of its parent, and has its tokens."""
     d, g, parent, own = start(), fresh("g"), fresh("parent"), fresh("own")
     e = d.snap()
-    seat = either(d.members.n[g] != d.seats[g], d.seqs < d.config.max_num_seqs)
+    seat = either(d.members.n[g] != d.seats[g], both(d.seqs < d.config.max_num_seqs, may_go(d, g)))
     enabled = both(negate(d.issued), decodes(d, g), d.members.has_[g, parent], seat, own >= 0, own <= 1)
     child = guarded(enabled, groups.fork, d, g, parent, own)
     prove(effects.everything(d), "after fork")

@@ -110,6 +110,7 @@ def _end_post(d: Any, e: Any, g: Any, outcome: Any) -> Clauses:
             ),
         ),
         ("helper: pools only grow", both(d.gpu.n >= e.gpu.n, d.cpu.n >= e.cpu.n)),
+        ("bounded_preemptions: nothing is kept for it", d.owing == e.owing - e.owed[g]),
     ]
 
 
@@ -224,6 +225,7 @@ def _evict_post(d: Any, e: Any, g: Any, wish: Any) -> Clauses:
             "conservation: the pool gets what it held",
             both(d.gpu.n >= e.gpu.n, implies(d.status[g] == W, d.gpu.n == e.gpu.n + e.table.held[g])),
         ),
+        ("bounded_preemptions: nothing is kept for it", d.owing == e.owing - e.owed[g]),
         ("helper: kvproof keeps keys", either(d.config.vllm_v0, d.key[g] == e.key[g])),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         no_new_tables(d, e),

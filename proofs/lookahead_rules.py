@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from kvproof.proofs.block_rules import CONTRACTS, on_gpu_only
+from kvproof.proofs.block_rules import CONTRACTS, conserved, on_gpu_only
 from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import BLOCKS, alone, exclusive, frame_others, kept, only, others_read_same, same_plan, told_now
-from kvproof.proofs.pass_frames import in_pass
+from kvproof.proofs.pass_frames import KEEP, in_pass
 from kvproof.proofs.prefill_phase import before_running
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
@@ -79,6 +79,8 @@ def _ahead_inv(d: Any, e: Any, g: Any) -> Clauses:
         ("table_length: as many as are wished for", slots < tokens + d.config.block_size + d.config.num_lookahead_slots),
         ("no_shared_write: all of it is its own", exclusive(d, g)),
         ("helper: blocks are only taken", d.gpu.n <= e.gpu.n),
+        ("conservation: g holds what is taken", conserved(d, e, g)),
+        ("bounded_preemptions: what is kept stays free", d.owing <= d.gpu.n),
     ]
 
 
@@ -206,6 +208,7 @@ def _trim_inv(d: Any, e: Any, g: Any, q: Any) -> Clauses:
         ("table_length: a block stays", d.table.size_[g, q] >= 1),
         ("no_shared_write: all of it is its own", exclusive(d, g)),
         ("fork_shares: no block is taken", both(d.gpu.n >= e.gpu.n, d.cpu.n == e.cpu.n)),
+        ("conservation: g holds what is not given back", conserved(d, e, g)),
     ]
 
 
@@ -246,7 +249,7 @@ def _shrunk(d: Any, e: Any) -> Clauses:
     ]
 
 
-TRIMMED = (*BLOCKS, "plan", "alarm", "due")
+TRIMMED = (*BLOCKS, *KEEP, "plan", "alarm", "due")
 TRIM_CONTRACT = Contract(
     "groups",
     "trim",

@@ -12,9 +12,10 @@ from kvproof.spec.logic import both, either, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes
 
 QUEUES = ("waiting", "running", "swapped", "prefilling", "sampling", "idle")
-LEAVE = (*BLOCKS, "status", "length", "seqs", "decoders", "due", "expiry", *QUEUES, "plan")
+KEEP = ("owed", "owing")
+LEAVE = (*BLOCKS, *KEEP, "status", "length", "seqs", "decoders", "due", "expiry", *QUEUES, "plan")
 EVICT = (*LEAVE, "computed", "key", "ticket", "twin")
-PREEMPT = (*EVICT, "spent", "granted")
+PREEMPT = (*EVICT, "preemptions", "spent", "granted")
 COMPUTE = ("computed", "spent", "decoders", "plan", "prefilling", "born", "alarm", "due", "expires", "expiry", "sampling")
 SERVE = (*dict.fromkeys((*PREEMPT, *COMPUTE, "stopped", "ungiven", "charged")),)
 

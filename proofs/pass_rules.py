@@ -17,11 +17,13 @@ from kvproof.proofs.pass_frames import (
     no_new_tables,
     who_goes_is_named,
 )
+from kvproof.proofs.promise_rules import ceiling_laws
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec import effects, progress, serving
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, W, decodes, unfinished
+from kvproof.spec.promises import counted, free, may_go, nobody_protected_but
 
 
 # --- serve -----------------------------------------------------------------------------------------
@@ -48,7 +50,8 @@ def since(d: Any, e: Any) -> Clauses:
             forall(
                 2,
                 lambda v, t: implies(
-                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R), either(d.config.choose_victims, e.key[t] < e.key[v])
+                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R, may_go(e, t)),
+                    either(d.config.choose_victims, e.key[t] < e.key[v]),
                 ),
                 lambda v, t: [[p.victim[v], d.status[t]]],
             ),
@@ -66,11 +69,23 @@ def since(d: Any, e: Any) -> Clauses:
         (
             "no_deadlock: the head keeps running or ends",
             implies(
-                both(negate(d.config.vllm_v0), negate(d.testing), first),
+                both(negate(d.config.vllm_v0), negate(d.testing), first, nobody_protected_but(e, head)),
                 both(
                     negate(both(p.victim[head], negate(o.victim[head]))),
                     either(d.status[head] == R, both(p.ends > o.ends, negate(unfinished(d, head)))),
                 ),
+            ),
+        ),
+        counted(d, e),
+        (
+            "bounded_preemptions: who was preempted as often as it may be runs on",
+            forall(
+                1,
+                lambda t: implies(
+                    both(e.status[t] == R, negate(may_go(e, t))),
+                    either(d.status[t] == R, both(p.ends > o.ends, negate(unfinished(d, t)))),
+                ),
+                lambda t: [[d.status[t]], [e.status[t]]],
             ),
         ),
         ("helper: nobody runs, nobody is preempted", either(e.running.n >= 1, both(p.victims == o.victims, p.ends == o.ends))),
@@ -139,7 +154,7 @@ def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
         ("helper: g still runs", both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]))),
         (
             "total: granted if there is room",
-            both(implies(d.granted, blocks <= d.gpu.n), either(d.testing, d.granted, blocks > d.gpu.n)),
+            both(implies(d.granted, blocks <= free(d, g)), either(d.testing, d.granted, blocks > free(d, g))),
         ),
         (
             "total: granted when somebody has left",
@@ -161,6 +176,7 @@ def _make_room_inv(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
             forall(2, lambda q, i: implies(s.live(g, q, i), t.at[g, q, i] == s.at[g, q, i]), lambda q, i: [[t.at[g, q, i]]]),
         ),
         ("helper: g holds as much", t.held[g] == s.held[g]),
+        ("bounded_preemptions: g may go", may_go(d, g)),
     ]
 
 
@@ -168,6 +184,7 @@ def _make_room_cuts(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
     head = run().notes["head"]
     alone = forall(1, lambda t: implies(d.status[t] == R, t == g), lambda t: [[d.status[t]]])
     first = both(head == g, forall(1, lambda t: implies(e.status[t] == R, e.key[head] <= e.key[t]), lambda t: [[e.status[t]]]))
+    first = both(first, nobody_protected_but(e, g))
     fits = d.table.held[g] + blocks <= d.config.num_gpu_blocks
     b, t = run().notes["foreign"], d.table
     foreign = both(b >= 0, b < d.config.num_gpu_blocks, d.refs.of[b] >= 1, t.group_of[b] != g)
@@ -180,6 +197,7 @@ def _make_room_cuts(d: Any, e: Any, g: Any, blocks: Any) -> Clauses:
         ("no_deadlock: the owner of a GPU block runs", implies(foreign, d.status[h] == R)),
         ("no_deadlock: first and last is alone", implies(both(first, negate(d.granted)), alone)),
         ("no_deadlock: alone, it holds all that is used", implies(alone, d.refs.used_gpu <= d.table.held[g])),
+        ("no_deadlock: alone, nothing is kept for others", implies(alone, d.owing == 0)),
         ("no_deadlock: alone, it finds room", implies(both(first, fits, negate(d.testing)), d.granted)),
     ]
 
@@ -237,7 +255,7 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
         *since(d, e),
         (
             "total: if it found them g goes on, else it has left",
-            choose(found, both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]), d.gpu.n >= blocks), d.status[g] != R),
+            choose(found, both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]), free(d, g) >= blocks), d.status[g] != R),
         ),
         ("budget_exact: V0 charges as it goes", either(negate(d.config.vllm_v0), d.spent == e.spent)),
         ("total: somebody has left", either(d.plan.victims > e.plan.victims, d.plan.ends > e.plan.ends)),
@@ -263,7 +281,7 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
         ),
         (
             "victim_is_last: it is recomputed only if blocks lack without it",
-            implies(both(d.status[g] == W, negate(d.testing)), d.gpu.n - s.held[g] < blocks),
+            implies(both(d.status[g] == W, negate(d.testing)), d.gpu.n - d.owing - s.held[g] < blocks),
         ),
         (
             "infeasible_refused: nobody is evicted for it",
@@ -272,11 +290,23 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
     ]
 
 
+def _find_pre(d: Any, g: Any, blocks: Any) -> Clauses:
+    ceiling_laws(d, g)
+    return [
+        *serve_pre(d, g),
+        ("total: they are missing", either(both(d.testing, may_go(d, g)), blocks > free(d, g))),
+        (
+            "bounded_preemptions: who may not be preempted is promised them",
+            either(may_go(d, g), d.table.held[g] + blocks <= d.ceiling(g)),
+        ),
+    ]
+
+
 FIND_CONTRACT = Contract(
     "running",
     "find_blocks",
     PREEMPT,
-    lambda d, g, blocks: [*serve_pre(d, g), ("total: they are missing", either(d.testing, blocks > d.gpu.n))],
+    _find_pre,
     _find_post,
     lambda d: (fresh("g"), fresh("blocks")),
     uses=("evict", "end"),

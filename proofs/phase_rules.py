@@ -8,6 +8,7 @@ from kvproof.proofs.block_shapes import assume
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import BLOCKS, alone
 from kvproof.proofs.pass_frames import (
+    KEEP,
     QUEUES,
     SERVE,
     in_pass,
@@ -26,6 +27,7 @@ from kvproof.spec import decisions, effects, progress
 from kvproof.spec.invariants import whole_prompts
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes
+from kvproof.spec.promises import needed
 
 
 # --- the running phase -----------------------------------------------------------------------------
@@ -104,6 +106,7 @@ SCHEDULE_RUNNING = Contract(
 # --- swap-in ---------------------------------------------------------------------------------------
 SWAP = (
     *BLOCKS,
+    *KEEP,
     "status",
     "key",
     "ticket",
@@ -221,7 +224,10 @@ RULES["swap_in_next"] = Rule(
     lambda d: [*laws(d), d.span_rises()],
     lambda d, e: [
         ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
-        ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
+        (
+            "no_deadlock: if nothing runs everything is free",
+            implies(d.running.n == 0, both(d.gpu.n == d.config.num_gpu_blocks, d.owing == 0)),
+        ),
         decisions.left_swapped(d, run().notes["line"]),
         _head_comes_in(d, e),
     ],
@@ -273,7 +279,7 @@ def _swap_in_pre(d: Any, g: Any) -> Clauses:
     return [
         *in_swap_phase(d),
         ("helper: g is swapped", d.status[g] == S),
-        ("total: room for it and its next tokens", d.gpu.n >= d.table.held[g] + need),
+        ("total: room for it and its next tokens", d.gpu.n - d.owing >= needed(d, g, d.table.held[g] + need)),
         (
             "budget_exact: room",
             both(

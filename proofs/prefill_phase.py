@@ -5,7 +5,7 @@ from typing import Any
 from kvproof.core.status import Status
 from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.frames import BLOCKS
-from kvproof.proofs.pass_frames import COMPUTE, PLAN_BUT_PIECES, in_pass, laws, plan_keeps, who_goes_is_named
+from kvproof.proofs.pass_frames import COMPUTE, KEEP, PLAN_BUT_PIECES, in_pass, laws, plan_keeps, who_goes_is_named
 from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, run
 from kvproof.spec import effects, progress
@@ -45,7 +45,7 @@ def before_running(d: Any) -> Clauses:
 # --- prefills --------------------------------------------------------------------------------------
 ADMIT = (
     *dict.fromkeys(
-        (*COMPUTE, *BLOCKS, "status", "key", "ticket", "seqs", "running", "waiting", "length", "swapped", "idle"),
+        (*COMPUTE, *BLOCKS, *KEEP, "status", "key", "ticket", "seqs", "running", "waiting", "length", "swapped", "idle"),
     ),
     *("charged", "ungiven", "delay", "marked"),
 )
@@ -106,7 +106,7 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
                 d.plan.left == e.plan.left,
             ),
         ),
-        ("helper: nothing spent, no less room", implies(d.spent == e.spent, both(d.seqs == e.seqs, d.gpu.n >= e.gpu.n))),
+        ("helper: nothing spent, no less room", implies(d.spent == e.spent, both(d.seqs == e.seqs, d.gpu.n - d.owing >= e.gpu.n - e.owing))),
         (
             "helper: no table is lost",
             forall(

@@ -9,7 +9,8 @@ from kvproof.proofs.rules import RULES, Rule
 from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec import decisions, progress
 from kvproof.spec.logic import both, either, implies, negate
-from kvproof.spec.ownership import R, S, W
+from kvproof.spec.ownership import R, S, W, held_not_negative
+from kvproof.spec.promises import needed
 
 
 def _admit_post(d: Any, e: Any, g: Any, tokens: Any, blocks: Any) -> Clauses:
@@ -39,7 +40,7 @@ ADMIT_CONTRACT = Contract(
         *in_prefill_phase(d),
         ("helper: g waits", both(d.status[g] == W, tokens == d.work(g, d.length[g]), negate(d.plan.victim[g]))),
         ("table_length: blocks for all tokens", blocks == d.rows(g, d.length[g])),
-        ("total: room", d.gpu.n >= blocks),
+        ("total: room", d.gpu.n - d.owing >= needed(d, g, blocks)),
         (
             "budget_exact: room",
             both(
@@ -56,6 +57,7 @@ ADMIT_CONTRACT = Contract(
     _admit_post,
     lambda d: (fresh("g"), fresh("tokens"), fresh("blocks")),
     uses=("allocate", "rebuild", "compute"),
+    laws=lambda d: [held_not_negative(d)],
 )
 
 
@@ -125,7 +127,10 @@ RULES["admit"] = Rule(
     lambda d: [*laws(d), d.span_rises()],
     lambda d, e: [
         ("no_deadlock: the owner of a GPU block runs", _owner_runs(d)),
-        ("no_deadlock: if nothing runs everything is free", implies(d.running.n == 0, d.gpu.n == d.config.num_gpu_blocks)),
+        (
+            "no_deadlock: if nothing runs everything is free",
+            implies(d.running.n == 0, both(d.gpu.n == d.config.num_gpu_blocks, d.owing == 0)),
+        ),
         ("no_deadlock: if nothing runs, the head of the line is swapped", idle_blocked(d)),
         decisions.left_waiting(d, run().notes["line"]),
     ],

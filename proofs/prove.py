@@ -49,6 +49,7 @@ THEOREMS = {
     "total": "schedule returns; every handler returns or raises Rejected and changes nothing",
     "no_deadlock": "with work left, a pass schedules a token or ends a request",
     "head_advances": "the first that runs is not preempted while others run, and goes forward; nobody is passed in line",
+    "bounded_preemptions": "with a limit, no request is preempted more often (what events force does not count)",
     "every_request_ends": "with all results committed, who is first comes nearer to its end in each pass",
 }
 BASE = ("helper", "requires", "calendar", "lemma")

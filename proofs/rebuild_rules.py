@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvproof.proofs.block_rules import CONTRACTS, on_gpu_only, owns_nothing
+from kvproof.proofs.block_rules import CONTRACTS, conserved, on_gpu_only, owns_nothing
 from kvproof.proofs.contracts import Clauses, Contract
 from kvproof.proofs.frames import BLOCKS, frame_others, only, same_plan, told_now
 from kvproof.proofs.rules import RULES, Rule
@@ -31,6 +31,7 @@ def _building(d: Any, e: Any, g: Any) -> Clauses:
         *told_now(d, g),
         ("ownership_by_status: from the GPU pool", on_gpu_only(d, g)),
         ("no_shared_write: who shares a block expects the same in it", _texts(d, g)),
+        ("conservation: g holds what is taken", conserved(d, e, g)),
     ]
 
 
@@ -104,7 +105,7 @@ def _kin_inv(d: Any, e: Any, done: Any, left: Any, g: Any, tokens: Any) -> Claus
         *_building(d, e, g),
         ("table_length: tables built so far", sizes),
         ("no_shared_write: last blocks are exclusive", last),
-        ("total: room for the rest", d.gpu.n >= left),
+        ("total: room for the rest", both(d.gpu.n >= left, d.gpu.n - left >= e.gpu.n - e.rows(g, tokens))),
     ]
 
 
@@ -148,6 +149,7 @@ REBUILD = Contract(
         *told_now(d, g),
         *frame_others(d, e, g),
         *same_plan(d, e, g),
+        ("conservation: g holds what is taken", both(conserved(d, e, g), d.gpu.n >= e.gpu.n - e.rows(g, tokens))),
         (
             "table_length: for all tokens",
             forall(

@@ -172,6 +172,31 @@ class ZCalendar(Shape):
         self.add(g, t)
 
 
+class ZSum(Shape):
+    """A number for each group, of which finitely many are not 0, and their sum. Laws (`lemmas.py`): if none is negative, the sum is
+    at least each of them, and one is not 0 unless it is 0."""
+
+    parts = ("of", "total")
+
+    def __init__(self, name: str) -> None:
+        self.of, self.total = ZMap(name), fresh(name + "_total")
+        self.contract()
+
+    def contract(self) -> None:
+        """The laws."""
+        w, none_negative = fresh("owed"), forall(1, lambda g: self.of[g] >= 0, lambda g: [[self.of[g]]])
+        most = forall(1, lambda g: self.of[g] <= self.total, lambda g: [[self.of[g]]])
+        assume(either(negate(none_negative), both(self.total >= 0, most, either(self.total == 0, self.of[w] >= 1))))
+
+    def __getitem__(self, g: Any) -> Any:
+        return self.of[g]
+
+    def __setitem__(self, g: Any, n: Any) -> None:
+        self.total = self.total + n - self.of[g]
+        self.of[g] = n
+        self.contract()
+
+
 class ZTwin(Shape):
     """Scratch of one swap: a partial map, with the size of its domain."""
 

@@ -16,6 +16,7 @@ from kvproof.spec import decisions, effects, progress
 from kvproof.spec.invariants import whole_prompts
 from kvproof.spec.logic import both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, decodes, unfinished
+from kvproof.spec.promises import counted, protected_stay
 
 STEP = tuple(dict.fromkeys((*SERVE, *SWAP, *ADMIT, "prefilled")))
 
@@ -70,6 +71,8 @@ def _step_post(d: Any, e: Any) -> Clauses:
         effects.tokens_kept(d, e),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         who_goes_is_named(d, e),
+        counted(d, e),
+        protected_stay(d, e),
         (
             "status_graph: who has ended stays so",
             forall(1, lambda t: implies(unfinished(d, t), unfinished(e, t)), lambda t: [[d.status[t]], [e.status[t]]]),
@@ -266,6 +269,8 @@ def _first_post(d: Any, e: Any) -> Clauses:
         effects.tokens_kept(d, e),
         ("swap_preserves_view: contents", effects.contents_kept(d, e)),
         who_goes_is_named(d, e),
+        counted(d, e),
+        protected_stay(d, e),
         (
             "status_graph: who has ended stays so",
             forall(1, lambda t: implies(unfinished(d, t), unfinished(e, t)), lambda t: [[d.status[t]], [e.status[t]]]),
@@ -327,7 +332,7 @@ def _first_post(d: Any, e: Any) -> Clauses:
 CONTRACTS["step_of_prefills"] = Contract(
     "schedule",
     "step_of_prefills",
-    tuple(dict.fromkeys((*ADMIT, *EVICT, "prefilled"))),
+    tuple(dict.fromkeys((*ADMIT, *EVICT, "preemptions", "prefilled"))),
     lambda d: [*_step_pre(d), ("helper: not a mixed step", negate(d.config.enable_chunked_prefill))],
     _first_post,
     lambda d: (),

@@ -187,6 +187,18 @@ def _sharing(d: Any, e: Any, g: Any) -> Any:
     )
 
 
+def _held_back(d: Any, e: Any, g: Any) -> Clauses:
+    """Law: g holds no fewer blocks than have different twins that belong to it."""
+    w, t = d.twin, d.table
+    mine = forall(
+        1,
+        lambda b: implies(w.dom[b], both(d.refs.of[w.of[b]] >= 1, t.group_of[w.of[b]] == g, w.inverse[w.of[b]] == b)),
+        lambda b: [[w.dom[b]]],
+    )
+    assume(either(negate(mine), w.n <= t.held[g]))
+    return [("conservation: g holds what is taken", d.gpu.n + t.held[g] >= e.gpu.n)]
+
+
 def _move(out: bool) -> Contract:
     here, there = (ownership.on_gpu, ownership.on_host) if out else (ownership.on_host, ownership.on_gpu)
 
@@ -258,6 +270,10 @@ def _move(out: bool) -> Contract:
                 "total: room taken",
                 both(pool.n >= pool_e.n - e.table.held[g], (d.gpu.n >= e.gpu.n) if out else (d.cpu.n >= e.cpu.n)),
             ),
+            (
+                "conservation: g holds what is taken",
+                True if out else both(d.gpu.n + d.table.held[g] >= e.gpu.n, d.gpu.n >= e.gpu.n - e.table.held[g]),
+            ),
             ("swap_map_bijective: targets belong to g", owners),
             ("swap_map_bijective: sources are of the other device", pairs),
             ("no_swap_both_ways: counts", both(d.plan.outs >= e.plan.outs, d.plan.ins >= e.plan.ins)),
@@ -277,7 +293,13 @@ def _move(out: bool) -> Contract:
         ]
 
     return Contract(
-        "blocks", "move_group_out" if out else "move_group_in", (*BLOCKS, "plan", "twin"), pre, post, lambda d: (fresh("g"),)
+        "blocks",
+        "move_group_out" if out else "move_group_in",
+        (*BLOCKS, "plan", "twin"),
+        pre,
+        post,
+        lambda d: (fresh("g"),),
+        cuts=None if out else _held_back,
     )
 
 

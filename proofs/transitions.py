@@ -31,6 +31,7 @@ from kvproof.spec import decisions, effects, ownership, progress
 from kvproof.spec.invariants import calendars
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.ownership import R, decodes, tokens_of, unfinished
+from kvproof.spec.promises import counted, protected_stay
 
 PASS = tuple(dict.fromkeys((*STEP, "issued", "epoch", "spent", "charged")))
 """What a pass may change."""
@@ -90,6 +91,8 @@ def of_undisturbed_pass(d: Any, e: Any) -> Clauses:
         effects.tokens_kept(d, e),
         effects.victim_is_last(d, e),
         who_goes_is_named(d, e),
+        counted(d, e),
+        protected_stay(d, e),
         ("status_graph: who has ended stays so", ended),
         *progress.of_pass(d, e, run().notes["head"], run().notes["ahead"]),
     ]

@@ -12,6 +12,7 @@ from kvproof.proofs.sym import forall, run
 from kvproof.spec import displacing, effects
 from kvproof.spec.logic import both, either, iff, implies, negate
 from kvproof.spec.ownership import R, S, W, unfinished
+from kvproof.spec.promises import counted, may_go, protected_stay
 
 
 def nothing_changed(d: Any, e: Any) -> Any:
@@ -92,6 +93,8 @@ def _displaced(d: Any, e: Any, g: Any) -> Clauses:
     return [
         *before_running(d),
         *evicted_since(d, e),
+        counted(d, e),
+        protected_stay(d, e),
         (
             "victim_is_last: who is displaced ranks below the head",
             forall(
@@ -103,7 +106,8 @@ def _displaced(d: Any, e: Any, g: Any) -> Clauses:
             forall(
                 2,
                 lambda v, t: implies(
-                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R), either(d.config.vllm_v0, e.key[t] < e.key[v])
+                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R, may_go(e, t)),
+                    either(d.config.vllm_v0, e.key[t] < e.key[v]),
                 ),
                 lambda v, t: [[p.victim[v], d.status[t]]],
             ),
@@ -118,8 +122,9 @@ def asked_for(g: Any, blocks: Any) -> Clauses:
     return []
 
 
+DISPLACE = (*EVICT, "preemptions")
 RULES["displace"] = Rule(
-    EVICT,
+    DISPLACE,
     lambda d, e, g, blocks: [
         *asked_for(g, blocks),
         *_displaced(d, e, g),
@@ -130,7 +135,7 @@ RULES["displace"] = Rule(
             either(
                 displacing.lacks(e, g, blocks),
                 both(
-                    d.gpu.n == e.gpu.n,
+                    d.gpu.n - d.owing == e.gpu.n - e.owing,
                     d.seqs == e.seqs,
                     d.charged == e.charged,
                     d.running.n == e.running.n,
@@ -150,6 +155,8 @@ def _displace_post(d: Any, e: Any) -> Clauses:
     return [
         *before_running(d),
         *evicted_since(d, e),
+        counted(d, e),
+        protected_stay(d, e),
         (
             "no_deadlock: who is displaced ranks below the head of the line",
             either(
@@ -174,7 +181,8 @@ def _displace_post(d: Any, e: Any) -> Clauses:
             forall(
                 2,
                 lambda v, t: implies(
-                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R), either(d.config.vllm_v0, e.key[t] < e.key[v])
+                    both(p.victim[v], negate(o.victim[v]), d.status[t] == R, may_go(e, t)),
+                    either(d.config.vllm_v0, e.key[t] < e.key[v]),
                 ),
                 lambda v, t: [[p.victim[v], d.status[t]]],
             ),
@@ -186,7 +194,7 @@ for _name in ("displace", "displace_v0"):
     CONTRACTS[_name] = Contract(
         "displacing",
         _name,
-        (*EVICT, "delay"),
+        (*DISPLACE, "delay"),
         lambda d, v0=_name == "displace_v0": [*before_running(d), ("helper: in its profile", d.config.vllm_v0 == v0)],
         _displace_post,
         lambda d: (),

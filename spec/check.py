@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from kvproof.spec import progress
+from kvproof.spec.decisions import exceeds
 from kvproof.spec.effects import plan_reports_tables
 from kvproof.spec.invariants import invariants
 from kvproof.spec.ownership import Clause, group_together
@@ -99,7 +100,7 @@ def head(d: View, e: View) -> Iterator[Clause]:
         return
     g = d.waiting.ids[0]
     if all(d.key[g] < e.key[h] for h in e.swapped.ids):
-        fits = d.rows(g, d.length[g]) <= d.config.num_gpu_blocks and d.prompt[g] <= d.config.max_model_len
+        fits = not exceeds(d, g, d.config.num_gpu_blocks) and d.prompt[g] <= d.config.max_model_len
         yield "infeasible_refused: who cannot be served does not wait", fits
 
 

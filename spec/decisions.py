@@ -7,6 +7,7 @@ Each clause says "if and only if", so a step that waits where it could go on is 
 from typing import Any
 
 from kvproof.core.status import Status
+from kvproof.spec import promises
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, R, S, W
 
@@ -46,6 +47,11 @@ def comes_with(e: Any, g: Any) -> Any:
     return e.table.held[g] + choose(in_prefill(e, g), 0, to_return(e, g, e.length[g]))
 
 
+def back_needs(e: Any, g: Any) -> Any:
+    """GPU blocks that must be free for swapped g to come back: all that it may ever hold, if it is protected."""
+    return promises.needed(e, g, comes_with(e, g))
+
+
 def seated(e: Any, g: Any) -> Truth:
     """Are there seats for g? With chunked prefill V0 counts only those that it has scheduled in this pass."""
     taken = choose(both(e.config.vllm_v0, e.config.enable_chunked_prefill), e.charged, e.seqs)
@@ -53,8 +59,8 @@ def seated(e: Any, g: Any) -> Truth:
 
 
 def kept_free(e: Any) -> Any:
-    """The watermark, where it applies: kvproof drops it when nothing runs."""
-    return choose(either(e.config.vllm_v0, e.running.n >= 1), e.config.watermark_blocks, 0)
+    """What is kept for those that run, and the watermark, where it applies: kvproof drops it when nothing runs."""
+    return e.owing + choose(either(e.config.vllm_v0, e.running.n >= 1), e.config.watermark_blocks, 0)
 
 
 def joins(d: Any, e: Any, g: Any, queue: Any) -> Clause:
@@ -76,9 +82,10 @@ def refusable(e: Any, g: Any) -> Truth:
 
 
 def exceeds(e: Any, g: Any, blocks: Any) -> Truth:
-    """Do the tables of g, which waits, take more blocks than so many?"""
+    """Do the tables of g, which waits, take more blocks than so many, or may they come to, if it is protected?"""
     tokens = e.length[g]
-    return choose(e.members.n[g] == 1, tokens > e.span(blocks), e.rows(g, tokens) > blocks)
+    now = choose(e.members.n[g] == 1, tokens > e.span(blocks), e.rows(g, tokens) > blocks)
+    return either(now, both(negate(promises.may_go(e, g)), promises.whole(e, g) > blocks))
 
 
 def admissible(e: Any, g: Any, spent: Any) -> Truth:
@@ -158,7 +165,7 @@ def left_swapped(d: Any, g: Any) -> Clause:
     """When a pass has brought back whom it could: g, if it is the head of swapped, has to wait its turn or cannot come back."""
     head = both(d.status[g] == S, first_of(d, g, lambda t: d.status[t] == S))
     turn = either(d.config.vllm_v0, ahead_of(d, g, d.waiting))
-    never = comes_with(d, g) > d.config.num_gpu_blocks
+    never = back_needs(d, g) > d.config.num_gpu_blocks
     return ("one_queue: nobody stays swapped in vain", implies(both(head, turn), both(negate(never), negate(returnable(d, g)))))
 
 
@@ -203,7 +210,7 @@ def returnable(e: Any, g: Any) -> Truth:
     """Has the pass seats, tokens and blocks for swapped group g and its next tokens?"""
     c = e.config
     tokens = choose(in_prefill(e, g), choose(c.enable_chunked_prefill, 1, 0), e.members.n[g])
-    return both(seated(e, g), e.spent + tokens <= c.max_num_batched_tokens, comes_with(e, g) <= e.gpu.n - kept_free(e))
+    return both(seated(e, g), e.spent + tokens <= c.max_num_batched_tokens, back_needs(e, g) <= e.gpu.n - kept_free(e))
 
 
 def given_back(e: Any, g: Any, back: Any) -> Any:
@@ -236,7 +243,7 @@ def returned(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
 
 def comeback(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
     """g, head of swapped, is ended, brought back, or has to wait."""
-    never = comes_with(e, g) > e.config.num_gpu_blocks
+    never = back_needs(e, g) > e.config.num_gpu_blocks
     piece = least(e.length[g] - e.computed[g], e.config.max_num_batched_tokens - e.spent)
     tokens = choose(in_prefill(e, g), choose(e.config.enable_chunked_prefill, piece, 0), e.members.n[g])
     turn = either(e.config.vllm_v0, ahead_of(e, g, e.waiting))

@@ -5,14 +5,15 @@ g is the head of the line: in kvproof the first of all that wait or are swapped,
 
 from typing import Any
 
-from kvproof.spec.decisions import comes_with, kept_free, nobody_else_moves, seated
+from kvproof.spec.decisions import back_needs, kept_free, nobody_else_moves, seated
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, R, W
+from kvproof.spec.promises import needed as kept
 
 
 def needed(e: Any, g: Any) -> Any:
     """GPU blocks that must be free for g to go on."""
-    return choose(e.status[g] == W, e.rows(g, e.length[g]), comes_with(e, g))
+    return choose(e.status[g] == W, kept(e, g, e.rows(g, e.length[g])), back_needs(e, g))
 
 
 def kept_back(e: Any, g: Any, delay: Truth) -> Truth:
@@ -28,7 +29,7 @@ def makes_way(e: Any, g: Any, blocks: Any, first: Any) -> Truth:
     """
     c, (freed, seats) = e.config, e.behind(g)
     mark = choose(e.rank(first) < e.rank(g), c.watermark_blocks, 0)
-    room = blocks + mark <= e.gpu.n + freed
+    room = blocks + mark <= e.gpu.n - e.owing + freed
     token = either(negate(c.enable_chunked_prefill), e.tokens_before(g) < c.max_num_batched_tokens)
     return both(token, room, e.seqs - seats + e.seats[g] <= c.max_num_seqs)
 
@@ -39,8 +40,8 @@ def lacks(e: Any, g: Any, blocks: Any) -> Truth:
 
 
 def goes(e: Any, g: Any, blocks: Any, last: Any) -> Truth:
-    """Must `last`, the tail of the running queue, go? g lacks room, and ranks above it."""
-    return both(e.running.n >= 1, lacks(e, g, blocks), e.rank(g) <= e.rank(last))
+    """Must `last`, the last of those that run and may go, go? g lacks room, and ranks above it."""
+    return both(e.running.n >= 1, lacks(e, g, blocks), e.rank(g) < e.rank(last))
 
 
 def step(d: Any, e: Any, g: Any, blocks: Any, last: Any, went_on: Any) -> list[Clause]:
@@ -48,8 +49,9 @@ def step(d: Any, e: Any, g: Any, blocks: Any, last: Any, went_on: Any) -> list[C
     off = goes(e, g, blocks, last)
     return [
         ("total: the step goes on exactly if it did something", iff(went_on, off)),
-        ("victim_is_last: the tail makes way, if it must", implies(e.running.n >= 1, iff(d.status[last] == R, negate(off)))),
+        ("victim_is_last: the tail makes way, if it must", implies(both(e.running.n >= 1, last != g), iff(d.status[last] == R, negate(off)))),
         nobody_else_moves(d, e, last),
+        ("bounded_preemptions: it is counted", d.preemptions[last] == e.preemptions[last] + choose(off, 1, 0)),
     ]
 
 

@@ -6,6 +6,7 @@ from kvproof.core.status import LEGAL_MOVES, Status
 from kvproof.spec.invariants import invariants
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, Exempt, R, S, W, decodes, filled_once, nobody, on_gpu, on_host, tokens_of, unfinished
+from kvproof.spec.promises import may_go
 
 
 # --- what the engine has been told -------------------------------------------------------------------------------------
@@ -194,11 +195,11 @@ def victims(d: Any) -> list[Clause]:
 
 
 def victim_is_last(d: Any, e: Any) -> Clause:
-    """kvproof: no group that keeps running ranks below a victim, unless the policy names victims."""
+    """kvproof: no group that keeps running and may be preempted ranks below a victim, unless the policy names victims."""
     p = d.plan
 
     def clause(v: Any, g: Any) -> Truth:
-        return implies(both(p.victim[v], d.status[g] == R, e.status[g] == R), lambda: e.key[g] < e.key[v])
+        return implies(both(p.victim[v], d.status[g] == R, e.status[g] == R, may_go(e, g)), lambda: e.key[g] < e.key[v])
 
     none = d.forall("groups", clause, lambda v, g: [[p.victim[v], d.status[g]]])
     return ("victim_is_last: none below keeps running", either(d.config.choose_victims, none))

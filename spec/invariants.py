@@ -7,6 +7,7 @@ for which groups the clauses about placement are suspended, in the middle of a t
 from typing import Any
 
 from kvproof.core.status import Status
+from kvproof.spec import promises
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, Exempt, R, S, W, blocks, decodes, nobody, placement, tokens_of, unfinished
 
@@ -222,6 +223,8 @@ def bookkeeping(d: Any, exempt: Exempt = nobody, clock_passed: bool = False) -> 
         ("helper: nobody has reached its limit", not_expired(d, exempt, clock_passed)),
         ("helper: token counts", lengths(d)),
         ("budget_exact: sequences counted", seats(d)),
+        ("bounded_preemptions: no more than a request may have", promises.bounded(d)),
+        *promises.kept(d, exempt),
     ]
 
 

@@ -60,6 +60,7 @@ def parameters(d: Any) -> Truth:
         c.max_num_batched_tokens >= c.max_num_seqs,
         c.num_lookahead_slots >= 0,
         negate(both(c.vllm_v0, c.choose_victims)),
+        either(negate(d.bounded), both(negate(c.vllm_v0), d.most_preemptions >= 0)),
         implies(both(c.vllm_v0, negate(c.enable_chunked_prefill)), c.max_num_batched_tokens >= c.max_model_len),
     )
 

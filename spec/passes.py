@@ -22,6 +22,7 @@ from kvproof.spec.effects import (
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, R, S, W, decodes, tokens_of, unfinished
 from kvproof.spec.progress import order_kept
+from kvproof.spec.promises import counted, may_go, protected_stay, whole
 
 
 def free_by_then(d: Any, e: Any, b: Any) -> Truth:
@@ -132,7 +133,8 @@ def refusals(d: Any, e: Any) -> Clause:
         )
 
     def ended(g: Any) -> Truth:
-        return both(d.status[g] == Status.FINISHED_CAPACITY, needs(e, g) > c.num_gpu_blocks)
+        kept = both(e.status[g] == S, negate(may_go(e, g)), whole(e, g) > c.num_gpu_blocks)
+        return both(d.status[g] == Status.FINISHED_CAPACITY, either(kept, needs(e, g) > c.num_gpu_blocks))
 
     def clause(g: Any) -> Truth:
         return implies(
@@ -154,7 +156,7 @@ def of_pass(d: Any, e: Any, calm: Truth = True) -> list[Clause]:
     """Every clause about one pass; some only of profile kvproof, or (`calm`) if no event has struck it."""
     p = d.plan
     struck = negate(calm)
-    undisturbed = [victim_is_last(d, e), progress(d, e)]
+    undisturbed = [victim_is_last(d, e), progress(d, e), counted(d, e), protected_stay(d, e)]
     kvproof_only = [order_kept(d, e), refusals(d, e), *((name, either(struck, c)) for name, c in undisturbed)]
     return [
         ("status_graph: legal moves", legal_moves(d, e)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvproof.spec.logic import Truth, both, choose, either, implies, negate
 from kvproof.spec.ownership import Clause, R, S, W, decodes, tokens_of, unfinished
+from kvproof.spec.promises import nobody_protected_but
 
 
 def in_line(d: Any, g: Any) -> Truth:
@@ -58,9 +59,13 @@ def nobody_runs_on(d: Any, e: Any) -> Truth:
 
 
 def head_stays(d: Any, e: Any, head: Any) -> Clause:
-    """The first of those that run runs on, or ends; for a head of the line with a higher priority it makes way, the last."""
+    """The first of those that run runs on, or ends; for a head of the line with a higher priority it makes way, the last.
+
+    It makes way if it lacks blocks while others run that may not be preempted any more.
+    """
     made_way = both(d.config.priority, nobody_runs_on(d, e))
-    stays = either(d.status[head] == R, negate(unfinished(d, head)), made_way)
+    kept = negate(nobody_protected_but(e, head))
+    stays = either(d.status[head] == R, negate(unfinished(d, head)), made_way, kept)
     return (
         "head_advances: the first that runs is not preempted while another runs",
         either(negate(first_running(e, head)), stays),
@@ -157,7 +162,7 @@ def nobody_falls_back(d: Any, e: Any) -> Clause:
 def order_regained(d: Any, e: Any, line: Any) -> Clause:
     """Whoever runs in spite of one in line that ranks before it ran so already: `line` was first in line, and ranks before it.
 
-    Not if the policy names victims.
+    Not if the policy names victims, or one may not be preempted any more.
     """
 
     def clause(x: Any, y: Any) -> Truth:
@@ -166,4 +171,4 @@ def order_regained(d: Any, e: Any, line: Any) -> Clause:
         return implies(late, before)
 
     ordered = d.forall("groups", clause, lambda x, y: [[d.status[x], d.status[y]]])
-    return ("every_request_ends: the order is not lost", either(d.config.choose_victims, ordered))
+    return ("every_request_ends: the order is not lost", either(d.config.choose_victims, d.bounded, ordered))

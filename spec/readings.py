@@ -10,6 +10,8 @@ class Default(dict[Any, Any]):
     def __init__(self, contents: Any, default: Any) -> None:
         super().__init__(contents)
         self.default = default
+        self.total = 0
+        """Of numbers, their sum, where a clause reads it."""
 
     def __missing__(self, k: Any) -> Any:
         return self.default

@@ -9,6 +9,7 @@ from kvproof.core.status import Status
 from kvproof.spec.decisions import joins, least, nobody_else_moves, takes
 from kvproof.spec.logic import Truth, both, choose, either, iff, implies, negate
 from kvproof.spec.ownership import Clause, R, S, W, tokens_of
+from kvproof.spec.promises import free, may_go
 
 
 def host_need(e: Any, g: Any) -> Any:
@@ -44,6 +45,7 @@ def mode(d: Any, e: Any, g: Any, wish: Any) -> list[Clause]:
         nobody_else_moves(d, e, g),
         *gone(d, e, g, wish),
         ("budget_exact: what it would have used is given back", d.spent == e.spent - unused),
+        ("bounded_preemptions: it is counted", d.preemptions[g] == e.preemptions[g] + 1),
     ]
 
 
@@ -79,13 +81,13 @@ def standing(d: Any, g: Any) -> Any:
 
 
 def chosen(e: Any, g: Any, last: Any, named: Any) -> Any:
-    """Who makes way for g: whom the policy has `named`, if it may and that one runs and ranks below g, else the tail."""
-    fit = both(e.config.choose_victims, e.running.has_[named], e.key[g] < e.key[named])
+    """Who makes way for g: whom the policy has `named`, if it may and that one runs, ranks below g and may go, else `last`."""
+    fit = both(e.config.choose_victims, e.running.has_[named], e.key[g] < e.key[named], may_go(e, named))
     return choose(fit, named, last)
 
 
 def victim(d: Any, e: Any, g: Any, blocks: Any, last: Any, named: Any, went_on: Any, denied: Truth) -> list[Clause]:
-    """`last`, the tail of the running queue, or who was `named`, is preempted for g, which lacks blocks, unless g is the tail.
+    """`last`, the last of those that run and may go, or who was `named`, is preempted for g, which lacks blocks, unless it is g.
 
     `denied`: does a test of an engine answer no to the next question whether g can append?
     """
@@ -97,9 +99,10 @@ def victim(d: Any, e: Any, g: Any, blocks: Any, last: Any, named: Any, went_on: 
         ("victim_is_last: nobody is preempted for one of lower rank", implies(goes, e.key[g] < e.key[v])),
         (
             "total: then it looks again",
-            implies(went_on, iff(d.granted, both(blocks <= d.gpu.n, negate(both(e.testing, denied))))),
+            implies(went_on, iff(d.granted, both(blocks <= free(d, g), negate(both(e.testing, may_go(d, g), denied))))),
         ),
         ("total: the step goes on exactly if it did something", iff(went_on, goes)),
+        ("bounded_preemptions: it is counted", d.preemptions[v] == e.preemptions[v] + choose(goes, 1, 0)),
     ]
 
 
@@ -144,7 +147,7 @@ def ahead(d: Any, e: Any, g: Any, q: Any) -> list[Clause]:
     single, wanted = wished(e, g)
     size, old = d.table.size_[g, q], e.table.size_[g, q]
     same = d.forall("sequence", lambda h, p: d.table.size_[h, p] == e.table.size_[h, p], lambda h, p: [[d.table.size_[h, p]]])
-    enough = either(d.span(size) >= wanted, d.gpu.n == 0)
+    enough = either(d.span(size) >= wanted, d.gpu.n <= d.owing)
     return [
         ("table_length: lookahead slots as far as blocks are free", implies(single, enough)),
         ("table_length: and no more", implies(single, either(size == old, d.span(size - 1) < wanted))),
@@ -184,7 +187,7 @@ def service(d: Any, e: Any, g: Any) -> list[Clause]:
     blocks = choose(c.vllm_v0, asked, needed)
     idle = both(c.vllm_v0, either(e.stopped, c.max_num_batched_tokens - e.spent < e.members.n[g]))
     same = d.forall("group", lambda t: d.status[t] == e.status[t], lambda t: [[d.status[t]]])
-    lacks = both(blocks > e.gpu.n, negate(idle))
+    lacks = both(blocks > free(e, g), negate(idle))
     left = either(d.plan.victims > e.plan.victims, d.plan.ends > e.plan.ends)
     outgrown = both(negate(c.vllm_v0), e.table.held[g] + blocks > c.num_gpu_blocks)
     ended, recomputed = d.status[g] == Status.FINISHED_CAPACITY, d.status[g] == W
@@ -209,6 +212,6 @@ def service(d: Any, e: Any, g: Any) -> list[Clause]:
         ),
         (
             "victim_is_last: it is recomputed only if blocks lack without it",
-            implies(both(recomputed, negate(e.testing)), d.gpu.n - e.table.held[g] < blocks),
+            implies(both(recomputed, negate(e.testing)), d.gpu.n - d.owing - e.table.held[g] < blocks),
         ),
     ]

@@ -14,6 +14,7 @@ from typing import Any
 from kvproof.spec.containers import CalendarView, MembersView, QueueView, RefsView, StackView, TableView
 from kvproof.spec.logic import Truth
 from kvproof.spec.planview import PlanView
+from kvproof.spec.promises import may_go
 from kvproof.spec.readings import Default
 from kvproof.spec.told import Told
 from kvproof.store.draft import RANKS
@@ -35,6 +36,8 @@ DEFAULTS = {
     "reserve": 1,
     "priority": 0,
     "ungiven": 1,
+    "preemptions": 0,
+    "owed": 0,
     "alarm": 0,
     "expires": 0,
 }
@@ -58,6 +61,8 @@ class View:
     reserve: Default
     priority: Default
     ungiven: Default
+    preemptions: Default
+    owed: Default
     alarm: Default
     expires: Default
     waiting: QueueView
@@ -70,10 +75,13 @@ class View:
     def __init__(self, state: State, plan: Plan | None = None, told: Told | None = None, before: "View | None" = None) -> None:
         self.state, self.config = state, state.config
         self.clock, self.ticket = state.clock, state.ticket
-        self.seqs, self.decoders = state.seqs, state.decoders
+        self.seqs, self.decoders, self.owing = state.seqs, state.decoders, state.owing
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
         for name, default in DEFAULTS.items():
             setattr(self, name, Default(getattr(state, name).to_dict(), default))
+        most = self.config.max_preemptions_per_request
+        self.bounded, self.most_preemptions = most is not None, most or 0
+        self.owed.total = sum(self.owed.values())
         for g, outcome in plan.ended if plan is not None else ():
             self.status.setdefault(g, outcome)
         self.members = MembersView(state.members.to_dict())
@@ -127,9 +135,13 @@ class View:
         return int(self.priority[g]) * RANKS + g
 
     def behind(self, g: int) -> tuple[int, int]:
-        """Blocks and seats of the running groups that rank below g."""
-        below = [h for h in self.running.ids if self.rank(h) >= self.rank(g)]
+        """Blocks and seats of the running groups that rank below g and may be preempted."""
+        below = [h for h in self.running.ids if self.rank(h) >= self.rank(g) and may_go(self, h)]
         return sum(self.table.held[h] for h in below), sum(self.seats[h] for h in below)
+
+    def ceiling(self, g: int) -> int:
+        """Blocks of whole tables for all sequences that g may have."""
+        return int(self.seats[g]) * self.blocks_for(int(self.limit[g]) - 1)
 
     def tokens_before(self, g: int) -> int:
         """Tokens that the running groups which rank above g ask of a step."""

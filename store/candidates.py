@@ -36,7 +36,7 @@ class Need(NamedTuple):
     host_free: int
     """Free host blocks."""
     candidates: tuple[Candidate, ...]
-    """Those that may make way: they run and rank below the group. The lowest in rank comes first."""
+    """Those that may make way: they run, rank below the group, and were preempted less often than they may be. The lowest in rank comes first."""
 
 
 def candidate(d: "Draft", g: int) -> Candidate:
@@ -57,5 +57,6 @@ def need(d: "Draft", g: int, blocks: int) -> Need:
     for h in reversed(d.running.ids):
         if d.key[h] <= key:
             break
-        some.append(candidate(d, h))
+        if d.may_go(h):
+            some.append(candidate(d, h))
     return Need(g, blocks, d.gpu.n, d.cpu.n, tuple(some))

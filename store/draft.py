@@ -38,7 +38,7 @@ class Draft:
     """A state opened for editing. `close` gives the next state; `abandon` gives the old one its data back."""
 
     __slots__ = (
-        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing"),
+        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing", "owing"),
         *NAMES,
         *("gpu", "cpu", *QUEUES),
         *("spent", "charged", "granted", "stopped", "testing", "asked", "plan", "policy", "twin", "base", "_version", "_closed"),
@@ -54,6 +54,8 @@ class Draft:
     reserve: Map[int]
     priority: Map[int]
     ungiven: Map[int]
+    preemptions: Map[int]
+    owed: Map[int]
     arrival: Map[float]
     deny: Map[int]
     alarm: Logged[int]
@@ -70,7 +72,7 @@ class Draft:
         self.clock, self.ticket = state.clock, state.ticket
         self.seqs, self.decoders = state.seqs, state.decoders
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
-        self.denied, self.timing = state.denied, state.timing
+        self.denied, self.timing, self.owing = state.denied, state.timing, state.owing
         version: Version = state.maps.open()
         self._version: Version | None = version
         assert version.maps is not None
@@ -86,6 +88,8 @@ class Draft:
             self.reserve,
             self.priority,
             self.ungiven,
+            self.preemptions,
+            self.owed,
             self.arrival,
             self.deny,
             self.alarm,
@@ -157,6 +161,11 @@ class Draft:
             return tokens
         return sum(tokens - min(common, tokens) for _, common in self.members.kin(g))
 
+    def ceiling(self, g: int) -> int:
+        """Blocks of the tables of all sequences that g may have, when each has a token less than its limit: the last one needs no
+        slot."""
+        return self.seats[g] * self.blocks_for(self.limit[g] - 1)
+
     def rows(self, g: int, tokens: int) -> int:
         """Blocks of the tables of g for so many tokens of each sequence: those that common tokens fill once, but for the last."""
         n = self.blocks_for(tokens)
@@ -173,14 +182,30 @@ class Draft:
         return self.priority.get(g, 0) * RANKS + g
 
     def behind(self, g: int) -> tuple[int, int]:
-        """(blocks, seats) of the running groups that rank below g."""
+        """(blocks, seats) of the running groups that rank below g and may be preempted."""
         rank, blocks, seats = self.rank(g), 0, 0
         for h in reversed(self.running.ids):
             if self.rank(h) < rank:
                 break
-            blocks += self.table.distinct(h)
-            seats += self.seats.get(h, 1)
+            if self.may_go(h):
+                blocks += self.table.distinct(h)
+                seats += self.seats.get(h, 1)
         return blocks, seats
+
+    def may_go(self, g: int) -> bool:
+        """May g be preempted? Not if it was so often already as it may be; what events force is not counted."""
+        most = self.config.max_preemptions_per_request
+        return most is None or self.preemptions[g] < most
+
+    def last_below(self, g: int) -> int:
+        """The last of the running groups with larger keys than g that may be preempted; g if there is none."""
+        key, mine = self.key, self.key[g]
+        for h in reversed(self.running.ids):
+            if key[h] <= mine:
+                break
+            if self.may_go(h):
+                return h
+        return g
 
     def tokens_before(self, g: int) -> int:
         """Tokens that the running groups which rank above g ask of a step: those of their decodes, and of their prompts to go."""
@@ -399,6 +424,7 @@ class Draft:
             self.epoch,
             self.denied,
             self.timing,
+            self.owing,
             version.close(),
             self.gpu.cell,
             self.gpu.n,

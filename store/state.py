@@ -43,6 +43,8 @@ class State:
     denied: int
     timing: tuple[float, float | None, float]
     """Time of the last pass; of the last that admitted somebody, if none came after it; how long the step of such a one took."""
+    owing: int
+    """GPU blocks that are kept for those that may not be preempted again."""
     maps: Version
     gpu: Cell
     gpu_free: int
@@ -82,6 +84,8 @@ class State:
     reserve = Reading[int]()
     priority = Reading[int]()
     ungiven = Reading[int]()
+    preemptions = Reading[int]()
+    owed = Reading[int]()
     arrival = Reading[float]()
     deny = Reading[int]()
     alarm = Reading[int]()
@@ -98,7 +102,7 @@ def initial(config: "Config") -> State:
     g, c = config.num_gpu_blocks, config.num_cpu_blocks
     nobody: Pair = ((), ())
     scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "decoders": 0, "issued": False, "prefilled": False, "epoch": 0}
-    scalars |= {"denied": 0, "timing": (0, None, 0)}
+    scalars |= {"denied": 0, "timing": (0, None, 0), "owing": 0}
     maps = Version(maps_of([{} for _ in NAMES]))
     pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
     queues: dict[str, Any] = dict.fromkeys(QUEUES, nobody)

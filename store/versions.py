@@ -30,6 +30,8 @@ GROUP_MAPS = (
     "reserve",
     "priority",
     "ungiven",
+    "preemptions",
+    "owed",
     "arrival",
     "deny",
     "alarm",
@@ -38,7 +40,8 @@ GROUP_MAPS = (
 """Per-group integers. `forget` removes a group from each."""
 NAMES = (*GROUP_MAPS, "members", "table", "refs", "due", "expiry")
 NUMBER = {name: number for number, name in enumerate(NAMES)}
-KINDS: dict[str, type[Map[int]]] = {"status": Statuses, "seats": Ones, "reserve": Ones, "priority": Zeros, "ungiven": Ones}
+ZEROS, ONES = dict.fromkeys(("priority", "preemptions", "owed"), Zeros), dict.fromkeys(("seats", "reserve", "ungiven"), Ones)
+KINDS: dict[str, type[Map[int]]] = {"status": Statuses, **ZEROS, **ONES}
 """Those in which a group that is not there has a value."""
 
 
