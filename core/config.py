@@ -105,7 +105,7 @@ class Config:
         if self.choose_victims and self.vllm_v0:
             raise ConfigError("choose_victims: must be false in profile vllm_v0, which evicts the tail of its queue")
         if self.max_preemptions_per_request is not None and self.vllm_v0:
-            raise ConfigError("max_preemptions_per_request: must be None in profile vllm_v0, which preempts without a limit")
+            raise ConfigError("max_preemptions_per_request: must not be set in profile vllm_v0, which preempts without a limit")
         if self.watermark_blocks >= self.num_gpu_blocks:
             raise ConfigError(f"watermark_blocks: must be < num_gpu_blocks ({self.num_gpu_blocks}), got {self.watermark_blocks}")
         if self.vllm_v0 and not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:

@@ -44,7 +44,7 @@ def kept_back(d: Draft, g: int, delayed: bool) -> bool:
 
 
 def can_make_way(d: Draft, g: int, blocks: int) -> bool:
-    """Has g, which needs so many blocks, room without all that rank below it and may go? The watermark is kept if anybody else runs.
+    """Has g, which needs so many blocks, room without all that rank below it and may go? The watermark is kept if others run.
 
     In a step of decodes and prompts those that rank above g must leave it a token.
     """

@@ -68,7 +68,7 @@ def never_fits(d: Draft, blocks: int) -> bool:
 
 
 def has_room(d: Draft, blocks: int) -> bool:
-    """Are `blocks` free, and kept for nobody, with the watermark kept? kvproof drops it when nothing runs (V0 can wait for ever)."""
+    """Are `blocks` free, and kept for nobody, above the watermark? kvproof drops it when nothing runs (V0 can wait for ever)."""
     if d.config.vllm_v0 or not d.running.empty():
         return d.gpu.n - d.owing - blocks >= d.config.watermark_blocks
     return d.gpu.n - d.owing >= blocks

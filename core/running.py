@@ -66,7 +66,7 @@ def preempt(d: Draft, g: int) -> None:
 
 
 def force(d: Draft, g: int, mode: int) -> None:
-    """An event: g, if it runs, is preempted before the pass. mode: 0 as the policy wishes, 1 recompute, 2 swap. It is not counted."""
+    """An event, not counted: g, if it runs, is preempted before the pass. mode: 0 as the policy wishes, 1 recompute, 2 swap."""
     if d.status[g] == Status.RUNNING:
         wish = d.swaps(g) if mode == 0 else mode == 2
         evict(d, g, wish)

@@ -40,6 +40,7 @@ def groups(m: Memory, state: State) -> None:
     for g, group in m.groups.items():
         equal(f"live sequences of {g}", list(state.members.get(g, ((0,), 1))[0]), group.live)
         equal(f"denials to come of {g}", state.deny.get(g, 0), group.deny)
+        equal(f"preemptions of {g} that count", state.preemptions.get(g, 0), group.often)
         if not state.issued:
             tokens = state.clock - state.born[g] if g in decoding else state.length[g]
             equal(f"tokens of {g}", {m.length(g, q) for q in group.live}, {tokens})

@@ -45,6 +45,7 @@ def workload(seed: int) -> Workload:
         "enable_chunked_prefill": r.random() < 0.4,
         "num_lookahead_slots": r.choice((0, 0, 2, 4)),
         "priority": r.random() < 0.4,
+        "max_preemptions_per_request": r.choice((None, None, 0, 1, 2)),
     }
     return Workload(seed, requests, config, r.choice((None, "recompute", "swap")), r.randint(1, 5))
 

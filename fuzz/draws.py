@@ -50,6 +50,7 @@ FEATURES: dict[str, Any] = {
     "delay_factor": st.sampled_from((0, 0, 0, 0, 2, 0.5, 5)),
     "priority": st.sampled_from((False, False, True)),
     "choose_victims": st.sampled_from((False, False, True)),
+    "max_preemptions_per_request": st.sampled_from((None, None, None, 0, 1, 2)),
 }
 RANKED = ROOMY | {
     "priority": st.just(True),
@@ -64,6 +65,13 @@ PRICED = ROOMY | {
     "mode": st.just("auto"),
 }
 """Requests of all sizes run side by side, and victims are chosen by cost."""
+LIMITED = ROOMY | {
+    "num_gpu_blocks": st.sampled_from((6, 8, 10, 12)),
+    "block_size": st.sampled_from((2, 4)),
+    "max_model_len": st.sampled_from((16, 24, 40)),
+    "max_preemptions_per_request": st.sampled_from((1, 1, 2, 0)),
+}
+"""Who was preempted is protected; there is room for one whole request, or two."""
 THEMES: tuple[dict[str, Any], ...] = (
     TIGHT,
     ROOMY,
@@ -76,6 +84,9 @@ THEMES: tuple[dict[str, Any], ...] = (
     ROOMY | {"num_cpu_blocks": st.just(0), "num_gpu_blocks": st.sampled_from((6, 4))},
     PRICED,
     PRICED | {"enable_chunked_prefill": st.just(True)},
+    LIMITED,
+    LIMITED | {"enable_chunked_prefill": st.just(True)},
+    RANKED | LIMITED | {"priority": st.just(True)},
 )
 """A run has one: the fields that it settles. The others are as in TIGHT, features off in most runs."""
 
@@ -90,6 +101,8 @@ def setups(draw: Any) -> Setup:
     if vllm_v0 and not fields["enable_chunked_prefill"]:
         fields["max_num_batched_tokens"] = max(fields["max_num_batched_tokens"], fields["max_model_len"])
     fields["choose_victims"] &= not vllm_v0
+    if vllm_v0:
+        fields["max_preemptions_per_request"] = None
     fields["max_num_seqs"] = min(fields["max_num_seqs"], fields["max_num_batched_tokens"])
     fields["watermark_blocks"] = min(fields["watermark_blocks"], fields["num_gpu_blocks"] - 1)
     test = draw(st.sampled_from((None,) * 7 + (True,))) and draw(artificial())

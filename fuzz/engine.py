@@ -107,7 +107,10 @@ class Engine:
         group = m.groups[g]
         if state.issued or g not in state.running[1] or g in state.prefilling[1] or parent not in group.live:
             return False
-        return len(group.live) < group.seats or sum(m.groups[h].seats for h in state.running[1]) < self.config.max_num_seqs
+        if len(group.live) < group.seats:
+            return True
+        seat = sum(m.groups[h].seats for h in state.running[1]) < self.config.max_num_seqs
+        return seat and not m.protected(g, self.config)
 
     def _preempt(self, g: int, mode: str | None) -> None:
         self.scheduler.preempt(g, mode)
@@ -153,6 +156,7 @@ class Engine:
             group = m.groups[g]
             group.recomputed += mode == "recompute"
             group.swapped += mode == "swap"
+            group.often += g not in forced
             equal(f"preemptions of {g}", self.scheduler.preemptions(g), (group.recomputed, group.swapped))
         for g, group in m.groups.items():
             group.deny = self.state.deny.get(g, 0)

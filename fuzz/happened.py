@@ -43,6 +43,9 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "overtaken by a rank": ("kvproof",),
     "ranks changed by an order": ("kvproof",),
     "victims named by auto": ("kvproof",),
+    "protected ones run": ("kvproof",),
+    "protected ones come in": ("kvproof",),
+    "blocks are kept": ("kvproof",),
     "reranked in flight": BOTH,
 }
 """Event -> the profiles in which it must happen in a run of a minute."""
@@ -76,6 +79,9 @@ def of_pass(p: Pass) -> Counter[str]:
     out["lookahead slots"] = sum(len(rows) > p.blocks(p.tokens(g)) for g in plan.decodes for rows in p.m.told.rows[g].values())
     out["slots given back by a pass"] = len(plan.trimmed)
     out["delayed"] = delayed(p)
+    out["protected ones run"] = sum(p.protected(g) for g in p.before.running[1])
+    out["protected ones come in"] = sum(p.protected(g) for g in (*p.admitted, *plan.resumed))
+    out["blocks are kept"] = p.kept_after() > 0
     return +out
 
 
@@ -84,7 +90,8 @@ def delayed(p: Pass) -> bool:
     waiting = p.before.waiting[1]
     if p.admitted or not waiting or not p.before.running[1] or p.waited(waiting):
         return False
-    return p.free - p.takes(waiting[0]) >= p.config.watermark_blocks
+    need = p.entry(waiting[0], p.takes(waiting[0]))
+    return p.free - p.kept_before(p.before.running[1]) - need >= p.config.watermark_blocks
 
 
 def name(status: int) -> str:

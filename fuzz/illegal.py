@@ -78,6 +78,13 @@ def seatless(state: State) -> Iterable[int]:
     return (g for g in state.running[1] if len(state.members.get(g, ((0,), 1))[0]) == state.seats[g])
 
 
+def protected(state: State) -> Iterable[int]:
+    """Of every group that may not be preempted again and has a sequence on each of its seats."""
+    most = state.config.max_preemptions_per_request
+    some = () if most is None else state.running[1]
+    return (g for g in some if state.preemptions.get(g, 0) >= most and len(state.members.get(g, ((0,), 1))[0]) == state.seats[g])
+
+
 def siblings(state: State) -> Iterable[int]:
     """Of every group of several sequences in the middle of its prefill."""
     return (g for g in state.prefilling[1] if len(state.members.get(g, ((0,),))[0]) > 1)
@@ -103,6 +110,7 @@ CALLS = {
     "fork in a prefill": Call(lambda s, g, q: s.fork(g), lambda state: state.prefilling[1]),
     "fork of no such sequence": Call(lambda s, g, q: s.fork(g, NOBODY), running),
     "fork without a seat": Call(lambda s, g, q: s.fork(g), seatless),
+    "fork of who is protected": Call(lambda s, g, q: s.fork(g), protected),
     "abort of nobody": Call(lambda s, g, q: s.abort(g), always),
     "abort of who has ended": Call(lambda s, g, q: s.abort(g), ended),
     "finish of who does not run": Call(lambda s, g, q: s.finish(g, q), not_running),

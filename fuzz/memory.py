@@ -33,6 +33,8 @@ class Group:
     """So many sequences it has ever had."""
     recomputed: int = 0
     swapped: int = 0
+    often: int = 0
+    """Preemptions that no event forced."""
     unheard: bool = False
     """The last step that was to give it a token had no result for it, so that it still has the slot of its last token."""
     deny: int = 0
@@ -107,6 +109,11 @@ class Memory:
     def rank(self, g: int) -> tuple[int, int]:
         """The place of g in policy order."""
         return self.groups[g].priority, g
+
+    def protected(self, g: int, config: Config) -> bool:
+        """Was g preempted as often as it may be?"""
+        most = config.max_preemptions_per_request
+        return most is not None and self.groups[g].often >= most
 
     def take_back(self, keys: set[Key]) -> None:
         """These results are lost: the model forgets the last token of each."""

@@ -25,7 +25,7 @@ def contents(state: State) -> dict[str, Any]:
     """Everything in a state, by value: two readings of one state must be equal for ever."""
     out: dict[str, Any] = {
         name: getattr(state, name)
-        for name in ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing")
+        for name in ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing", "owing")
     }
     for name in NAMES:
         out[name] = getattr(state, name).to_dict()

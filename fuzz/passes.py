@@ -3,7 +3,7 @@
 `Pass.needs` and `Pass.held` are the only arithmetic of blocks, written down a second time and not taken from the core.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -140,6 +140,47 @@ class Pass:
             return len(rows)
         return len(rows) - len({blocks[-1] for blocks in rows})
 
+    def protected(self, g: int) -> bool:
+        """May g, with a limit, not be preempted?"""
+        return self.m.protected(g, self.config)
+
+    def whole(self, g: int) -> int:
+        """Blocks of g when each of its sequences has a token less than its limit, none shared."""
+        group = self.m.groups[g]
+        return group.seats * self.blocks(group.limit - 1)
+
+    def entry(self, g: int, blocks: int) -> int:
+        """Blocks that must be free for g, which takes `blocks`, to come in: the whole, if it is protected."""
+        if not self.protected(g):
+            return blocks
+        whole = self.whole(g)
+        return max(blocks, whole if self.m.groups[g].seats == 1 else min(whole, self.config.num_gpu_blocks))
+
+    def kept(self, runs: Iterable[int], rows: Callable[[int], list[list[int]]]) -> int:
+        """Blocks that are kept for the protected ones among these, which have these tables."""
+        pool, out = self.config.num_gpu_blocks, 0
+        for g in runs:
+            if self.protected(g):
+                out += max(0, min(pool, self.whole(g)) - len({b for blocks in rows(g) for b in blocks}))
+        return out
+
+    def kept_before(self, runs: Iterable[int]) -> int:
+        """The same when the pass begins."""
+        return self.kept(runs, self.rows)
+
+    def kept_after(self) -> int:
+        """The same of all that run after the pass, without slots that are a wish."""
+        return self.kept(self.after.running[1], self.rows_after)
+
+    def rows_after(self, g: int) -> list[list[int]]:
+        """The tables of g after the pass, without slots that are a wish."""
+        rows = [row(self.after.table, g, q) for q in self.m.groups[g].live]
+        return [blocks[: self.blocks(self.tokens(g))] for blocks in rows] if self.wishes and len(rows) == 1 else rows
+
+    def wanted(self, gs: Iterable[int]) -> int:
+        """Blocks that these need for their next tokens, but for protected ones, whose blocks are kept."""
+        return sum(self.needs(g) for g in gs if not self.protected(g))
+
     def wish(self, g: int, policy: Any, host: int) -> bool:
         """Does the policy wish to swap g? Who goes by cost is told what g holds, has computed, and would compute again."""
         live, size, work, cut = len(self.m.groups[g].live), self.held([g]), self.work(g), g in self.before.prefilling[1]
@@ -203,9 +244,10 @@ def needless(p: Pass) -> None:
     if p.config.vllm_v0 or p.asked or p.line or not p.chosen:
         return
     *others, last = p.chosen
-    free = p.free + p.held(p.forced) + p.held(others)
+    stayed = [g for g in p.before.running[1] if g not in p.forced]
+    free = p.free + p.held(p.forced) + p.held(others) - p.kept_before(stayed)
     asked = {*p.after.running[1], *(g for g, _ in p.plan.ended), last}
-    need = sum(p.needs(g) for g in p.decoders() if g in asked)
+    need = p.wanted(g for g in p.decoders() if g in asked)
     if free >= need:
         fault("needless victim", f"{last} is preempted, {free} blocks are free and {need} are needed")
 
@@ -235,10 +277,10 @@ def denials(p: Pass) -> None:
             fault("denials", f"{g} has more to come than before")
     if given > len(p.chosen) + len(gone):
         fault("denials", f"{given} answers were no, {len(p.chosen)} were preempted and {len(gone)} ended")
-    served = [g for g in p.plan.decodes if g not in p.plan.resumed]
+    served = [g for g in p.plan.decodes if g not in p.plan.resumed and not p.protected(g)]
     equal("denials to come of who was served", [g for g in served if p.after.deny.get(g, 0)], [])
     runs = p.before.running[1] if p.config.vllm_v0 else p.decoders()
-    asked = [g for g in runs if g not in p.forced][:1]
+    asked = [g for g in runs if g not in p.forced and not p.protected(g)][:1]
     ordered = not p.config.priority if p.config.vllm_v0 else not p.line
     if not p.after.prefilled and ordered:
         gone.update(p.plan.idle)
@@ -267,18 +309,31 @@ def fitting(p: Pass) -> None:
         fits = not p.after.prefilled or p.spent + p.work(g) <= c.max_num_batched_tokens
     first = all(m.rank(g) < m.rank(h) for h in swapped)
     late = not runs or p.waited(waiting)
-    room = p.after.gpu_free - p.takes(g) >= (c.watermark_blocks if runs else 0)
+    need = p.entry(g, p.takes(g))
+    room = p.after.gpu_free - p.kept_after() - need >= (c.watermark_blocks if runs else 0)
     seats = sum(m.groups[h].seats for h in p.after.running[1]) + m.groups[g].seats
     if not (turn and first and late):
         return
-    if p.takes(g) > c.num_gpu_blocks or m.groups[g].prompt > c.max_model_len:
+    if need > c.num_gpu_blocks or m.groups[g].prompt > c.max_model_len:
         fault("infeasible_refused", f"group {g} of {tokens} tokens waits, which can never come in")
     if fits and room and seats <= c.max_num_seqs:
         fault("who fits is admitted", f"group {g} of {tokens} tokens waits, {p.after.gpu_free} blocks are free")
 
 
+def limited(p: Pass) -> None:
+    """Nobody is preempted more often than it may be, and what protected ones may still take is free."""
+    often = [g for g in p.chosen if p.protected(g)]
+    if often:
+        fault(
+            "bounded_preemptions", f"{often} are preempted once more, {p.config.max_preemptions_per_request} times is the limit"
+        )
+    if p.kept_after() > p.after.gpu_free:
+        fault("bounded_preemptions", f"{p.after.gpu_free} blocks are free, {p.kept_after()} are to be kept")
+
+
 def check(p: Pass, spent: int, policy: Policy) -> None:
     """All of these."""
+    limited(p)
     budget(p, spent)
     force(p, policy)
     wishes(p)

@@ -28,7 +28,8 @@ def displaced(p: Pass) -> bool:
         sequences = sum(len(p.m.groups[g].live) for g in p.before.running[1])
         calm = p.free >= sequences * (2 + p.blocks(2 * c.num_lookahead_slots))
         return calm and not c.enable_chunked_prefill
-    calm = sum(p.needs(g) for g in p.decoders()) <= p.free + p.held(p.forced)
+    stayed = [g for g in p.before.running[1] if g not in p.forced]
+    calm = p.wanted(p.decoders()) <= p.free + p.held(p.forced) - p.kept_before(stayed)
     return calm or (not c.enable_chunked_prefill and bool(p.admitted))
 
 
@@ -47,12 +48,13 @@ def check(p: Pass) -> None:
     need = p.takes(head)
     if head in p.before.swapped[1]:
         need = p.held([head]) + (p.needs(head) if p.before.computed[head] == p.before.length[head] else 0)
+    need = p.entry(head, need)
     taken = [g for g in p.before.running[1] if g not in p.forced]
 
     def room(gone: list[int]) -> bool:
         """Would the head come in if these made way?"""
         stay = [g for g in taken if g not in gone]
-        free = p.free + p.held(p.forced) + p.held(gone) - need
+        free = p.free + p.held(p.forced) + p.held(gone) - p.kept_before(stay) - need
         seats = sum(groups[g].seats for g in stay) + groups[head].seats
         return free >= (c.watermark_blocks if stay else 0) and seats <= c.max_num_seqs
 
@@ -69,7 +71,7 @@ def cause(p: Pass) -> str:
     if displaced(p):
         return "for priority"
     denied = p.after.denied > p.before.denied or p.after.deny.to_dict() != p.before.deny.to_dict()
-    enough = sum(p.needs(g) for g in p.decoders()) <= p.free and not p.config.vllm_v0
+    enough = p.wanted(p.decoders()) <= p.free - p.kept_before(p.before.running[1]) and not p.config.vllm_v0
     if p.config.priority and in_line(p):
         return "for blocks or priority"
     if denied:

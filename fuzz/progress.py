@@ -2,12 +2,14 @@
 
 Every request must end within the bound that `kvproof.bounds` gives when it arrives, and whenever somebody has arrived that ranks
 before it; and in between each pass must bring the bounds of all nearer: that is what the theorem `every_request_ends` says.
+With a limit nobody may be preempted more often (`bounded_preemptions`).
 `python -m kvproof.fuzz.progress --workloads 1000` runs it.
 """
 
 import argparse
 import random
 import sys
+from collections import Counter
 
 import attrs
 
@@ -54,6 +56,7 @@ def some_config(r: random.Random, crowded: bool) -> Config:
         priority=r.random() < 0.5,
         choose_victims=r.random() < 0.4,
         delay_factor=r.choice((0, 0, 0, 2)),
+        max_preemptions_per_request=r.choice((None, None, 0, 1, 2)),
     )
 
 
@@ -83,6 +86,8 @@ class Run:
         self.now = 0.0
         self.due: dict[int, tuple[int, int]] = {}
         """Request -> the pass after which it must have ended, and the bound that said so."""
+        self.preempted: Counter[int] = Counter()
+        """How often each request was preempted."""
 
     def go(self) -> None:
         """Bursts of arrivals and aborts, then everybody ends. Raises AssertionError if anybody is late."""
@@ -128,6 +133,10 @@ class Run:
         plan = s.schedule(self.now)
         self.now += self.r.choice((1, 1, 5))
         tally.preemptions += len(plan.preempted)
+        self.preempted.update(g for g, _ in plan.preempted)
+        limit = s.config.max_preemptions_per_request
+        often = [g for g, _ in plan.preempted if limit is not None and self.preempted[g] > limit]
+        assert not often, f"workload {self.seed}, pass {s.state.epoch}: {often} were preempted more often than {limit} times"
         tally.by_auto += len(plan.preempted) * (s.costs is not None)
         s.commit(accepted=[(g, self.r.randint(1, 4)) for g in plan.decodes] if s.config.num_lookahead_slots else ())
         tally.passes += 1

@@ -105,6 +105,20 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
         SIZES | {"num_gpu_blocks": 10, "mode": "auto", "costs": {"s_per_token": 1, "out_s_per_block": 0.1}},
         (("add", (4, 9)), ("add", (2, 9)), ("add", (8, 9)), *STEP * 6),
     ),
+    "who was preempted as often as it may be goes on": (
+        SIZES | {"num_gpu_blocks": 10, "max_preemptions_per_request": 1},
+        (
+            *(("add", (4, 9)), ("add", (4, 9)), ("add", (4, 9)), *STEP * 4, ("add", (3, 12)), *STEP * 6),
+            *(("refused", ("fork of who is protected", 2, 0)), *STEP * 4),
+        ),
+    ),
+    "nobody may be preempted": (
+        SIZES | {"max_preemptions_per_request": 0},
+        (
+            *(("add", (4, 9)), ("add", (4, 9)), *STEP, ("refused", ("fork of who is protected", 0, 0))),
+            *(("preempt", (0, "swap")), *STEP, ("add", (9, 40)), *STEP * 8),
+        ),
+    ),
     "ranks change": (
         SIZES | {"num_gpu_blocks": 7, "order": "mlfq"},
         (("add", (4, 9)), ("add", (4, 9)), ("add", (4, 9)), ("refused", ("rerank by hand", 0, 0)), *STEP * 8),
@@ -122,7 +136,8 @@ def begin(name: str, mode: str | None, vllm_v0: bool) -> tuple[Setup, Log]:
     return setup(**{"mode": mode, "vllm_v0": vllm_v0 and name not in KVPROOF} | fields), log
 
 
-KVPROOF = frozenset(name for name, (fields, _) in SCENES.items() if {"mode", "order", "choose_victims"} & fields.keys())
+KVPROOF_ONLY = {"mode", "order", "choose_victims", "max_preemptions_per_request"}
+KVPROOF = frozenset(name for name, (fields, _) in SCENES.items() if KVPROOF_ONLY & fields.keys())
 """Scenes of what profile vllm_v0 does not have."""
 scenes = st.builds(begin, st.sampled_from(sorted(SCENES)), st.sampled_from(MODES), st.booleans())
 starts = st.integers(0, 3).flatmap(lambda i: setups().map(lambda start: (start, ())) if i else scenes)

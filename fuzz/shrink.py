@@ -110,6 +110,7 @@ def plainer(name: str, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 PLAIN: dict[str, Any] = {
     "artificial_preemption": None,
     "delay_factor": 0.0,
+    "max_preemptions_per_request": None,
     "num_lookahead_slots": 0,
     "priority": False,
     "enable_chunked_prefill": False,

@@ -11,6 +11,10 @@ So the bound is the sum of
 - two passes for each token that is left of those that run though somebody in line ranks before them. Where the policy names
   victims (`choose_victims`) such ones may come about again, each time that the first of all has ended: as many as there are
   seats.
+
+With `max_preemptions_per_request` those that may not be preempted keep their blocks, whoever ranks before them: the first of all
+may be preempted itself while such ones run, and have to wait for them. So each request has as many lives as it may be preempted
+again, and one, and such ones may run before each of them.
 """
 
 from typing import Any
@@ -47,7 +51,8 @@ def bounds(state: State, g: int | None = None) -> dict[int, int]:
         return int(2 * left(d, h) if state.issued else steps(d, h))
 
     late = [h for h in d.running.ids if line and d.key[h] > d.key[line[0]]]
-    waits, again = bool(everybody) and bool(in_line(d, everybody[0])), 2 * most(c) if c.choose_victims else 0
+    waits = bool(everybody) and bool(in_line(d, everybody[0]))
+    again = 2 * most(c) if c.choose_victims or d.bounded else 0
     passes = 0
     if waits or not again:
         passes = sum(nearest(h) if waits and h == d.running.ids[0] else 2 * int(left(d, h)) for h in late)
@@ -57,6 +62,8 @@ def bounds(state: State, g: int | None = None) -> dict[int, int]:
             passes += life(d, h) + again
         else:
             passes += life(d, h) if waits else nearest(h)
+        if d.bounded:
+            passes += (d.most_preemptions - d.preemptions[h]) * (life(d, h) + again)
         out[h] = passes
         if h == g:
             break

@@ -194,6 +194,7 @@ def parse_config(value: Any, path: str = "config") -> tuple[Config, dict[str, An
             enable_chunked_prefill=c["enable_chunked_prefill"],
             num_lookahead_slots=c["num_lookahead_slots"],
             delay_factor=c["delay_factor"],
+            max_preemptions_per_request=c["max_preemptions_per_request"],
             priority=c["policy"] == "priority",
             artificial_preemption=c["artificial_preemption"] and ArtificialPreemption(**c["artificial_preemption"]),
             vllm_v0=c["profile"] == "vllm_v0",

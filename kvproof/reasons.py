@@ -26,7 +26,15 @@ def refused(d: Draft, g: int) -> str:
         return f"prompt of {tokens} tokens exceeds max_model_len {d.config.max_model_len}"
     if d.config.vllm_v0 and not d.config.enable_chunked_prefill and tokens > d.config.max_num_batched_tokens:
         return f"prompt of {tokens} tokens exceeds max_num_batched_tokens {d.config.max_num_batched_tokens}"
+    if d.blocks_for(tokens) <= d.config.num_gpu_blocks and not d.may_go(g):
+        return unkept(d, g)
     return f"prompt of {tokens} tokens needs {blocks_of(d.blocks_for(tokens))}, {pool(d)}"
+
+
+def unkept(d: Draft, g: int) -> str:
+    """It may not be preempted, and the pool is too small for all that it may come to hold."""
+    most = f"max_preemptions_per_request {d.config.max_preemptions_per_request}"
+    return f"prompt and output of {d.limit[g]} tokens need {blocks_of(d.ceiling(g))}, {pool(d)}, and {most} forbids to preempt it"
 
 
 def out_of_capacity(before: State, d: Draft, g: int) -> str:
@@ -39,6 +47,8 @@ def out_of_capacity(before: State, d: Draft, g: int) -> str:
     work, budget = d.work(g, tokens), d.config.max_num_batched_tokens
     if not held and d.config.vllm_v0 and not d.config.enable_chunked_prefill and work > budget:
         return f"its sequences have {work} different tokens, max_num_batched_tokens is {budget}, after a recompute"
+    if before.status[g] != Status.RUNNING and not d.may_go(g) and d.ceiling(g) > d.config.num_gpu_blocks:
+        return unkept(d, g)
     if not held:
         needed = d.rows(g, tokens)
     elif d.blocks_for(tokens) > len(tables[0]):

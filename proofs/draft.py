@@ -55,6 +55,10 @@ class ZSeats(ZMap):
         super().__setitem__(k, v)
 
 
+def _ceiling(seats: SInt, limit: SInt) -> SInt:
+    return SInt(CEILING(seats.e, limit.e))
+
+
 KINDS: dict[str, Any] = {"key": ZKey, "seats": ZSeats}
 
 
@@ -254,8 +258,8 @@ class ZDraft:
         """Blocks of whole tables for all seats of g: a function of these and of its limit. Law: not less for more seats."""
         seats, limit = self.seats[g], self.limit[g]  # type: ignore[attr-defined]
         if not quantified():
-            assume(SInt(CEILING(seats.e, limit.e)) <= SInt(CEILING((seats + 1).e, limit.e)))
-        return SInt(CEILING(seats.e, limit.e))
+            assume(_ceiling(seats, limit) <= _ceiling(seats + 1, limit))
+        return _ceiling(seats, limit)
 
     def last_below(self, g: Any) -> Any:
         """The last that runs, ranks below g, and may be preempted; g if there is none."""
@@ -263,7 +267,10 @@ class ZDraft:
 
         def make() -> Any:
             w = fresh("last_below")
-            fit = lambda t: both(running.has_[t], may_go(self, t), key[g] < key[t])  # noqa: E731
+
+            def fit(t: Any) -> Any:
+                return both(running.has_[t], may_go(self, t), key[g] < key[t])
+
             last = forall(1, lambda t: implies(fit(t), both(w != g, key[t] <= key[w])), lambda t: [[running.has_[t]]])
             assume(both(either(w == g, fit(w)), last))
             return w

@@ -255,7 +255,9 @@ def _find_post(d: Any, e: Any, g: Any, blocks: Any, found: Any) -> Clauses:
         *since(d, e),
         (
             "total: if it found them g goes on, else it has left",
-            choose(found, both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]), free(d, g) >= blocks), d.status[g] != R),
+            choose(
+                found, both(d.status[g] == R, _same_g(d, e, g), negate(d.plan.grown[g]), free(d, g) >= blocks), d.status[g] != R
+            ),
         ),
         ("budget_exact: V0 charges as it goes", either(negate(d.config.vllm_v0), d.spent == e.spent)),
         ("total: somebody has left", either(d.plan.victims > e.plan.victims, d.plan.ends > e.plan.ends)),

@@ -106,7 +106,10 @@ def prefilled_since(d: Any, e: Any) -> Clauses:
                 d.plan.left == e.plan.left,
             ),
         ),
-        ("helper: nothing spent, no less room", implies(d.spent == e.spent, both(d.seqs == e.seqs, d.gpu.n - d.owing >= e.gpu.n - e.owing))),
+        (
+            "helper: nothing spent, no less room",
+            implies(d.spent == e.spent, both(d.seqs == e.seqs, d.gpu.n - d.owing >= e.gpu.n - e.owing)),
+        ),
         (
             "helper: no table is lost",
             forall(

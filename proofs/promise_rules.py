@@ -9,7 +9,7 @@ from kvproof.spec.logic import both, choose, either, implies, negate
 
 def ceiling_laws(d: Any, g: Any) -> None:
     """A group whose n tables have one size h holds at most n * h different blocks, and fewer by one for each tail that is shared
-    (`lemmas.py`, pigeonhole: each block has an entry of its own). So before it takes its next blocks it stays below its ceiling."""
+    (`lemmas.py`, pigeonhole: each block has an entry of its own). So it is below its ceiling before it takes its next blocks."""
     t, m, row = d.table, d.members, fresh("row")
     assume(implies(m.n[g] >= 1, m.has_[g, row]))
     h, copies, top = t.size_[g, row], t.pending_copies(g), d.limit[g] - 1

@@ -173,7 +173,7 @@ class ZCalendar(Shape):
 
 
 class ZSum(Shape):
-    """A number for each group, of which finitely many are not 0, and their sum. Laws (`lemmas.py`): if none is negative, the sum is
+    """A number for each group, finitely many of them not 0, and their sum. Laws (`lemmas.py`): if none is negative, the sum is
     at least each of them, and one is not 0 unless it is 0."""
 
     parts = ("of", "total")

@@ -49,7 +49,10 @@ def step(d: Any, e: Any, g: Any, blocks: Any, last: Any, went_on: Any) -> list[C
     off = goes(e, g, blocks, last)
     return [
         ("total: the step goes on exactly if it did something", iff(went_on, off)),
-        ("victim_is_last: the tail makes way, if it must", implies(both(e.running.n >= 1, last != g), iff(d.status[last] == R, negate(off)))),
+        (
+            "victim_is_last: the tail makes way, if it must",
+            implies(both(e.running.n >= 1, last != g), iff(d.status[last] == R, negate(off))),
+        ),
         nobody_else_moves(d, e, last),
         ("bounded_preemptions: it is counted", d.preemptions[last] == e.preemptions[last] + choose(off, 1, 0)),
     ]

@@ -67,7 +67,8 @@ def bounded(d: Any) -> Truth:
     """Nobody unfinished was preempted more often than it may be."""
 
     def clause(g: Any) -> Truth:
-        return implies(unfinished(d, g), both(d.preemptions[g] >= 0, either(negate(d.bounded), d.preemptions[g] <= d.most_preemptions)))
+        few = either(negate(d.bounded), d.preemptions[g] <= d.most_preemptions)
+        return implies(unfinished(d, g), both(d.preemptions[g] >= 0, few))
 
     return d.forall("group", clause, lambda g: [[d.preemptions[g]], [d.status[g]]])
 

@@ -36,7 +36,7 @@ class Need(NamedTuple):
     host_free: int
     """Free host blocks."""
     candidates: tuple[Candidate, ...]
-    """Those that may make way: they run, rank below the group, and were preempted less often than they may be. The lowest in rank comes first."""
+    """Those that may make way: they run, rank below the group, and may be preempted again. The lowest in rank comes first."""
 
 
 def candidate(d: "Draft", g: int) -> Candidate:

@@ -199,6 +199,7 @@ class Draft:
 
     def last_below(self, g: int) -> int:
         """The last of the running groups with larger keys than g that may be preempted; g if there is none."""
+        h: int
         key, mine = self.key, self.key[g]
         for h in reversed(self.running.ids):
             if key[h] <= mine:

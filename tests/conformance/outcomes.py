@@ -89,6 +89,8 @@ def fate(scenario: Scenario, request: Request) -> tuple[str, int]:
     if prompt > config.max_model_len or up(prompt, size) > blocks or request.n > config.max_num_seqs:
         return "ignored", 0
     limit = max(1, min(request.output_tokens, config.max_model_len - prompt))
+    if config.max_preemptions_per_request == 0 and request.n == 1 and up(prompt + limit - 1, size) > blocks:
+        return "ignored", 0
     for made in range(1, limit):
         if blocks_at(request, prompt + made, size) > blocks:
             return "capacity", made
@@ -102,7 +104,12 @@ def check_fates(scenario: Scenario, last) -> None:
         end = last["requests"][request.id]
         unwell = (end["reason"] or "").endswith("they cannot be recomputed")  # until groups can be
         if request.id not in others and not unwell:
-            assert (end["outcome"], max(end["output_tokens"])) == fate(scenario, request)
+            most, count = scenario.config.max_preemptions_per_request, sum(end["preemptions"].values())
+            outcome, made = fate(scenario, request)
+            if most and outcome == "capacity" and count == most:  # its whole need exceeds the pool: it does not come in again
+                assert end["outcome"] == "capacity" and 0 < max(end["output_tokens"]) <= made
+                continue
+            assert (end["outcome"], max(end["output_tokens"])) == (outcome, made)
             assert end["outcome"] == "ignored" or len(end["output_tokens"]) == request.n or max(end["output_tokens"]) == 1
 
 

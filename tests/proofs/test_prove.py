@@ -24,7 +24,7 @@ LOOPS = {
     "each_item",
     "each_pair",
 }
-LATER = {"no_hazard_fenced", "bounded_preemptions"}
+LATER = {"no_hazard_fenced"}
 NAMES = """
 conservation refcount_exact no_double_free ownership_by_status status_graph one_queue table_length no_shared_write
 recompute_keeps_output fork_shares group_together swap_map_bijective swap_preserves_view copy_target_exclusive no_swap_both_ways

@@ -2,7 +2,7 @@
 
 from broken_features import FEATURES
 
-from kvproof.core import admission, blocks, displacing, groups, running, schedule, swapping
+from kvproof.core import admission, blocks, displacing, groups, promises, running, schedule, swapping
 from kvproof.core.status import Status
 from kvproof.store.collections import Members
 from kvproof.store.draft import Draft
@@ -75,7 +75,7 @@ BROKEN = {
 }
 """Broken function -> the real one, and words of which one is in what the machine says of it."""
 
-PLACES = (admission, blocks, displacing, groups, running, schedule, swapping, Draft, Members)
+PLACES = (admission, blocks, displacing, groups, promises, running, schedule, swapping, Draft, Members)
 
 
 def switch_in(monkeypatch, broken):

@@ -1,6 +1,6 @@
 """Cores broken in one function each: groups of several sequences, priorities, cut prompts, lookahead, delay, denials, events."""
 
-from kvproof.core import admission, blocks, displacing, groups, running, schedule
+from kvproof.core import admission, blocks, displacing, groups, promises, running, schedule
 from kvproof.store.collections import Members
 from kvproof.store.draft import Draft
 
@@ -21,10 +21,10 @@ def trim_forgets_a_block(d, g, q):
     return True
 
 
-def whoever_is_named_goes(d, g, blocks):
+def whoever_is_named_goes(d, g, blocks, last):
     """The policy is believed, whomever it names, if that one runs."""
     named = d.named(g, blocks)
-    return named if d.config.choose_victims and d.running.has(named) else d.running.last()
+    return named if d.config.choose_victims and d.running.has(named) else last
 
 
 def rank_without_a_place(d, g, priority):
@@ -79,6 +79,7 @@ def displace_one_more(d, g, blocks):
     if not more and d.plan.victims and not d.running.empty() and d.rank(d.running.last()) > d.rank(g):
         victim = d.running.last()
         running.evict(d, victim, d.policy.swaps(victim, d.members.count(victim)))
+        d.preemptions[victim] += 1
     return more
 
 
@@ -88,6 +89,7 @@ def displace_whoever_ranks_above(d, g, blocks):
         return False
     victim = d.running.last()
     running.evict(d, victim, d.policy.swaps(victim, d.members.count(victim)))
+    d.preemptions[victim] += 1
     return True
 
 
@@ -169,11 +171,56 @@ def a_child_has_nothing_in_common(members, g, parent, tokens):
     return REAL["add_member"](members, g, parent, 0)
 
 
+def preempt_without_counting(d, g):
+    """Who is preempted by the pass has it not on its record."""
+    REAL["preempt"](d, g)
+    d.preemptions[g] -= 1
+
+
+def force_counts_too(d, g, mode):
+    """What an event forces counts like any other preemption."""
+    ran = d.running.has(g)
+    REAL["force"](d, g, mode)
+    if ran and d.preemptions[g] < (d.config.max_preemptions_per_request or 0):
+        d.preemptions[g] += 1
+
+
+def keep_nothing(d, g):
+    """No blocks are kept for who may not be preempted."""
+
+
+def keep_what_it_had(d, g):
+    """What is kept does not follow when blocks are taken: so much too much is kept."""
+    if not d.owed[g]:
+        REAL["keep_promise"](d, g)
+
+
+def comes_in_for_less(d, g, blocks):
+    """Who may not be preempted comes in like anybody else."""
+    return blocks
+
+
+def others_take_what_is_kept(d, g):
+    """Blocks that are kept for somebody count as free for all."""
+    return d.gpu.n
+
+
+def own_blocks_are_kept_from_it(d, g):
+    """What is kept for g is not for g either."""
+    return d.gpu.n - d.owing
+
+
+def protected_ones_go(d, g):
+    """The tail goes, whether or not it may."""
+    last = d.running.last()
+    return last if d.key[g] < d.key[last] else g
+
+
 REAL: dict = {
     f.__name__: f
     for f in (
         *(groups.fork, groups.finish_sequence, groups.add),
-        *(displacing.displace_next, running.can_append, running.force),
+        *(displacing.displace_next, running.can_append, running.force, running.preempt, promises.keep_promise),
     )
 }
 REAL["add_member"] = Members.add
@@ -197,6 +244,14 @@ FEATURES = {
     deny_never_ends: (Draft.denies, ("denials", "every_request_ends")),
     delay_is_forgotten: (Draft.delayed, ("delay",)),
     force_as_the_policy_wishes: (running.force, ("forced",)),
+    preempt_without_counting: (running.preempt, ("bounded_preemptions", "preemptions of")),
+    force_counts_too: (running.force, ("preemptions of",)),
+    keep_nothing: (promises.keep_promise, ("bounded_preemptions",)),
+    keep_what_it_had: (promises.keep_promise, ("bounded_preemptions", "needless victim", "who fits", "displaced")),
+    comes_in_for_less: (promises.needed, ("bounded_preemptions", "infeasible_refused")),
+    others_take_what_is_kept: (promises.free, ("bounded_preemptions", "IndexError")),
+    own_blocks_are_kept_from_it: (promises.free, ("bounded_preemptions", "needless victim", "infeasible_refused")),
+    protected_ones_go: (Draft.last_below, ("bounded_preemptions",)),
     siblings_share_their_last_block: (blocks.rebuild_sequence, ("invariants", "no_shared_write", "BackendError")),
     siblings_share_nothing_again: (blocks.rebuild_sequence, ("BackendError", "TypeError", "invariants")),
     siblings_count_as_one: (Draft.work, ("sequences that get a token", "cut prompts")),

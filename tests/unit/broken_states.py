@@ -9,7 +9,7 @@ from kvproof.store.collections import cell_blocks, cells
 from kvproof.store.state import QUEUES, State
 from kvproof.store.versions import NAMES, Version, maps_of
 
-SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing")
+SCALARS = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing", "owing")
 
 
 def contents(state: State) -> SimpleNamespace:

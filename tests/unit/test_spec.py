@@ -2,6 +2,7 @@
 
 import random
 
+import attrs
 import pytest
 from broken_states import broken, put
 
@@ -53,17 +54,30 @@ def sampled():
     return s.state
 
 
-STATES = {"pressed": pressed(), "started": started(), "sampled": sampled()}
+def promised():
+    """Nobody may be preempted: group 0 runs with 3 blocks, 2 more are kept for it; group 1 does not fit besides it, and waits."""
+    config = Config(num_gpu_blocks=9, num_cpu_blocks=6, block_size=2, max_num_seqs=4, max_num_batched_tokens=8)
+    s = Scheduler(attrs.evolve(config, max_preemptions_per_request=0))
+    s.add_request(4, 6)
+    s.add_request(6, 6)
+    for _ in range(2):
+        s.schedule()
+        s.commit()
+    return s.state
+
+
+STATES = {"pressed": pressed(), "started": started(), "sampled": sampled(), "promised": promised()}
 
 
 def test_the_states_that_are_broken_below_are_what_they_say():
-    s, p, q = STATES.values()
+    s, p, q, k = STATES.values()
     assert {k: row[0][: row[1]] for k, row in s.table.items()} == {0: [0, 1, 4, 7], (0, 1): [0, 1, 5, 8], 1: [9, 10, 11]}
     assert (s.running[1], s.swapped[1], s.waiting[1], s.clock, s.born[0], s.alarm[0]) == ((0,), (1,), (2,), 4, -4, 5)
     assert (s.expires[0], s.limit[0], s.seqs, s.gpu_free, s.cpu_free) == (20, 24, 2, 3, 3)
     assert (p.running[1], p.prefilling[1], p.sampling[1], p.issued, p.computed[0]) == ((0,), (0,), (), False, 8)
     assert (q.running[1], q.prefilling[1], q.sampling[1], q.issued, q.prefilled) == ((0, 1), (), (0, 1), True, True)
-    assert [violations(state) for state in STATES.values()] == [[], [], []]
+    assert (k.running[1], k.waiting[1], k.gpu_free, k.owed[0], k.owing, k.limit[0]) == ((0,), (1,), 6, 2, 2, 10)
+    assert [violations(state) for state in STATES.values()] == [[], [], [], []]
 
 
 ENTRIES, COUNTS = "refcount_exact: entries are counted", "refcount_exact: counts are entries"
@@ -87,11 +101,19 @@ TOGETHER, WITHIN = "group_together: on one device", "helper: shared within a gro
 ORDER, LISTS = "representation: queues are in order of their keys", "representation: free lists are as long as counted"
 ROWS, ASCEND = "representation: a stored table is not empty", "representation: members ascend below their bound"
 ABOVE_ONE, BUCKETS = "representation: only counts above 1 are stored", "representation: no bucket is empty"
+PROMISED, OWING = "bounded_preemptions: blocks are kept for who may not be preempted", "bounded_preemptions: counted"
+ARE_FREE, FEW = "bounded_preemptions: they are free", "bounded_preemptions: no more than a request may have"
 FORGOTTEN = "representation: nothing is known of a forgotten group"
 
 
 def set_config(c, name, value):
     object.__setattr__(c.config, name, value)
+
+
+def keep(c, g, blocks):
+    """So many blocks are kept for g, consistently in map and sum."""
+    c.owing += blocks - c.owed.get(g, 0)
+    c.owed[g] = blocks
 
 
 def move_alarm(c, g, t):
@@ -223,6 +245,13 @@ BREAKS = {
     "queues out of order": ("sampled", lambda c: c.running.reverse(), [ORDER]),
     "more free than counted": ("pressed", lambda c: (c.gpu.append(2), setattr(c, "gpu_free", 3)), [LISTS, GPU, FREE]),
     "fewer free than counted": ("pressed", lambda c: setattr(c, "gpu_free", 4), [LISTS, GPU, SIZE]),
+    "too few blocks are kept": ("promised", lambda c: keep(c, 0, 1), [PROMISED]),
+    "blocks are kept for somebody who waits": ("promised", lambda c: keep(c, 1, 1), [PROMISED]),
+    "a negative number of blocks is kept": ("promised", lambda c: keep(c, 1, -1), [PROMISED]),
+    "more is kept than is counted": ("promised", lambda c: c.owed.update({0: 3}), [OWING]),
+    "what is kept is not free": ("promised", lambda c: keep(c, 0, 7), [ARE_FREE]),
+    "preempted more often than it may be": ("promised", lambda c: c.preemptions.update({1: 1}), [FEW]),
+    "preempted less than never": ("promised", lambda c: c.preemptions.update({1: -1}), [FEW]),
     "an empty table is stored": ("pressed", lambda c: put(c, 2), [ROWS]),
     "a table shorter than it says": (
         "pressed",
@@ -283,6 +312,7 @@ def configs(r):
         max_num_seqs=r.randint(1, min(tokens, 6)),
         max_num_batched_tokens=tokens,
         max_model_len=max_model_len,
+        max_preemptions_per_request=None if v0 else r.choice([None, 0, 1, 2]),
         vllm_v0=v0,
     )
     return config, r.choice([None, "recompute", "swap"])

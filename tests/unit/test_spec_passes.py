@@ -32,8 +32,23 @@ def passes():
     return out
 
 
-PASSES = passes()
+def limited():
+    """(before, plan, after) of passes: 4 preempts group 1, which may be once, for group 0; 7 brings it back."""
+    config = Config(num_gpu_blocks=6, num_cpu_blocks=6, block_size=2, max_num_seqs=4, max_num_batched_tokens=8)
+    s = Scheduler(attrs.evolve(config, max_preemptions_per_request=1), "swap")
+    s.add_request(3, 7)
+    s.add_request(3, 5)
+    out = []
+    while s.unfinished:
+        before = s.state
+        out.append((before, s.schedule(), s.state))
+        s.commit()
+    return out
+
+
+PASSES, LIMITED = passes(), limited()
 PREFILL, COPY, DECODE, OUT, IN = (PASSES[k] for k in (0, 1, 3, 4, 8))
+ONCE_OUT, BACK = (LIMITED[k] for k in (4, 7))
 
 
 def test_the_passes_that_are_broken_below_are_what_they_say():
@@ -44,6 +59,8 @@ def test_the_passes_that_are_broken_below_are_what_they_say():
     assert OUT[1].slots == ((0, 0, 3, 8), (0, 1, 3, 4))
     assert IN[1].ended == ((0, Status.FINISHED_CAPACITY),) and IN[1].swap_in == ((9, 0), (10, 1), (11, 7), (12, 4))
     assert [pass_violations(b, a, p) for b, p, a in PASSES] == [[]] * 9
+    assert ONCE_OUT[1].preempted == ((1, "swap"),) and ONCE_OUT[2].preemptions[1] == 1 and BACK[1].resumed == (1,)
+    assert [pass_violations(b, a, p) for b, p, a in LIMITED] == [[]] * len(LIMITED)
 
 
 LEGAL, NAMED = "status_graph: legal moves", "status_graph: the plan names every move"
@@ -67,6 +84,10 @@ TWICE_OUT, TWICE_IN, TWICE_COPIED = (
         ("copy_target_exclusive", "copy"),
     )
 )
+COUNTS, STAYS = (
+    "bounded_preemptions: each preemption counts",
+    "bounded_preemptions: who was preempted as often as it may be runs on",
+)
 GOES_TWICE, FILLED_TWICE = "victim_not_in_plan: nobody goes twice", "budget_exact: nobody is prefilled twice"
 
 
@@ -82,8 +103,8 @@ def exchange(c):
 # (pass, changes of the plan, edit of the state after, edit of the state before, clauses that fail: the first is aimed at)
 BREAKS = {
     "waits and has ended": (DECODE, {}, lambda c: c.status.update({2: 4}), same, [LEGAL, NAMED]),
-    "a move that the plan does not name": (OUT, {"preempted": ()}, same, same, [NAMED, OUTS, MAP_OUT]),
-    "a victim that runs": (DECODE, {"preempted": ((1, "swap"),)}, same, same, [NAMED, VICTIM, LAST]),
+    "a move that the plan does not name": (OUT, {"preempted": ()}, same, same, [NAMED, OUTS, MAP_OUT, COUNTS]),
+    "a victim that runs": (DECODE, {"preempted": ((1, "swap"),)}, same, same, [NAMED, VICTIM, LAST, COUNTS]),
     "a token is lost": (OUT, {}, lambda c: c.length.update({1: 7}), same, [KEPT]),
     "a token is counted twice": (DECODE, {}, lambda c: c.born.update({1: -20}), same, [KEPT]),
     "blocks in the wrong order": (IN, {}, exchange, same, [CONTENTS, MAP_IN]),
@@ -114,6 +135,15 @@ BREAKS = {
     "one target for two": (OUT, {"swap_out": (*OUT[1].swap_out, (8, 12))}, same, same, [TWICE_OUT]),
     "one GPU target for two": (IN, {"swap_in": (*IN[1].swap_in, (12, 4))}, same, same, [TWICE_IN]),
     "one copy target for two": (COPY, {"copy": ((1, 5), (1, 5))}, same, same, [TWICE_COPIED]),
+    "a preemption that does not count": (ONCE_OUT, {}, lambda c: c.preemptions.update({1: 0}), same, [COUNTS]),
+    "counted without a preemption": (BACK, {}, lambda c: c.preemptions.update({1: 2}), same, [COUNTS]),
+    "preempted once too often": (
+        ONCE_OUT,
+        {},
+        lambda c: c.preemptions.update({1: 2}),
+        lambda c: c.preemptions.update({1: 1}),
+        [STAYS],
+    ),
     "a victim twice": (OUT, {"preempted": ((1, "swap"), (1, "swap"))}, same, same, [GOES_TWICE]),
     "a piece twice": (PREFILL, {"prefills": ((0, 0, 1), (0, 1, 2), (1, 0, 5))}, same, same, [FILLED_TWICE]),
 }
