@@ -108,9 +108,14 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
     "who was preempted as often as it may be goes on": (
         SIZES | {"num_gpu_blocks": 10, "max_preemptions_per_request": 1},
         (
-            *(("add", (4, 9)), ("add", (4, 9)), ("add", (4, 9)), *STEP * 4, ("add", (3, 12)), *STEP * 6),
+            *(("add", (4, 9)), ("add", (4, 9)), ("add", (4, 9)), *STEP, ("preempt", (0, "swap")), *STEP * 4),
+            *(("add", (3, 12)), *STEP * 6),
             *(("refused", ("fork of who is protected", 2, 0)), *STEP * 4),
         ),
+    ),
+    "blocks that are kept are not for others": (
+        SIZES | {"num_gpu_blocks": 8, "max_preemptions_per_request": 1},
+        (("add", (2, 21)), ("add", (8, 3)), ("add", (2, 9)), *STEP * 20),
     ),
     "nobody may be preempted": (
         SIZES | {"max_preemptions_per_request": 0},

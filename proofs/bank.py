@@ -30,6 +30,8 @@ from kvproof.proofs.walks import (
     Edits,
     actions,
     choose,
+    limit,
+    may_go,
     perform,
     some_config,
     step,
@@ -44,8 +46,9 @@ from kvproof.store.state import State, initial
 from kvproof.store.versions import NAMES, Version, maps_of
 
 Line = tuple[str, int]
-WALKS, STEPS, EACH = 400, 40, 16
-"""Walks of this many steps; of each set of lines that some call runs, this many calls are kept."""
+WALKS, LIMITED, STEPS, EACH = 400, 80, 40, 16
+"""Walks of this many steps, and such in which preemption is limited; of each set of lines that some call runs, this many calls
+are kept."""
 EACH_STEP = 4
 """Of the passes, and steps of one, that run the same lines in states alike (`alike`)."""
 STEP_LIMIT = 3000
@@ -204,10 +207,11 @@ def crowded(state: State, config: dict[str, Any], mode: str, recipe: list[Action
             more.append((*action, way) if action[0] == "preempt" else action)
 
     for way, g in zip(("swap", "recompute", "swap"), state.running[1] if r.random() < 0.4 else (), strict=False):
-        go(("preempt", g), way)
+        if may_go(state, g):
+            go(("preempt", g), way)
     for _ in range(r.choice((0, 1, 2, 2, 3))):
         prompt = r.choice((1, 2, 3, 5, 8, 14) if state.config.priority else (1, 2, 3, 5, 8))
-        some: list[Action] = [("preempt", g) for g in state.running[1]] * 2
+        some: list[Action] = [("preempt", g) for g in state.running[1] if may_go(state, g)] * 2
         rank = r.choice((-3, -2, -1, 0)) if state.config.priority else 0
         go(r.choice([*some, ("add", prompt, prompt + 5, 1, 1, rank)]), r.choice(("swap", "swap", "recompute", mode)))
     for _ in range(r.choice((0, 0, 1, 2, 3))):
@@ -245,14 +249,16 @@ def in_line(state: State) -> tuple[Any, ...]:
     return int(e.status[g]), min(above, 2), max(-3, min(short, 2)), max(-2, min(left, 2)), e.delay, long
 
 
-def build(walks: int = WALKS) -> list[Trial]:
+def build(walks: int = WALKS, limited: int = LIMITED) -> list[Trial]:
     """The bank. The same in every run."""
     trials = [*rare()]
     kept: Counter[Any] = Counter()
-    for seed in range(walks):
+    for seed in range(walks + limited):
         r = random.Random(seed)
         config, mode = some_config(r), r.choice(("swap", "swap", "any", "any", "recompute"))
         config["priority"] |= seed % 4 == 0
+        if seed >= walks:
+            limit(config, seed % 3)
         if config["choose_victims"]:
             mode = r.choice(("name", "name", mode))
         state, recipe = initial(Config(**config)), list[Action]()

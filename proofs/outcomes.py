@@ -14,6 +14,7 @@ from kvproof.spec import decisions, displacing, effects, phases, serving
 from kvproof.spec.check import first, head, lists, representation
 from kvproof.spec.ownership import Clause, R, W, decodes, group_together, tokens_of, unfinished
 from kvproof.spec.passes import of_commit, of_pass
+from kvproof.spec.promises import may_go
 from kvproof.spec.readings import Default, Has
 from kvproof.spec.view import View
 from kvproof.store.draft import Draft
@@ -31,7 +32,7 @@ ENABLED: dict[str, Callable[..., bool]] = {
         and own in (0, 1)
         and decodes(e, g)
         and e.members.has_[g, parent]
-        and (e.members.n[g] != e.seats[g] or e.seqs < e.config.max_num_seqs)
+        and (e.members.n[g] != e.seats[g] or (e.seqs < e.config.max_num_seqs and may_go(e, g)))
     ),
     "finish_sequence": lambda e, g, q: (
         e.status[g] == R and e.members.has_[g, q] and (e.members.n[g] == 1 or not e.prefilling.has_[g])
@@ -196,8 +197,9 @@ def _commit(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     ]
 
 
-def _last(e: Any) -> int:
-    return int(e.running.ids[-1])
+def _last(e: Any, g: int) -> int:
+    """Who goes next for g."""
+    return int(e.running.ids[-1] if e.config.vllm_v0 else e.last_below(g))
 
 
 STEPS: dict[str, Callable[..., list[Clause]]] = {
@@ -213,7 +215,7 @@ STEPS: dict[str, Callable[..., list[Clause]]] = {
         ("victim_is_last: the last that went was needed", _needed(d, e)),
     ],
     "ask": lambda d, e, x, r: _ask(d, e, x, r),
-    "displace_next": lambda d, e, x, r: displacing.step(d, e, x[0], x[1], _last(e), r),
+    "displace_next": lambda d, e, x, r: displacing.step(d, e, x[0], x[1], _last(e, x[0]), r),
     "serve": lambda d, e, x, r: (serving.prompt_v0 if e.prefilling.has_[x[0]] else serving.service)(d, e, x[0]),
 }
 
@@ -230,12 +232,13 @@ def _needed(d: Any, e: Any) -> bool:
         return not gone
     c, v = e.config, gone[-1]
     seats = (0 if c.vllm_v0 and c.enable_chunked_prefill else d.seqs + e.seats[v]) + e.seats[g]
-    return bool(_needs(e, g) > d.gpu.n - e.table.held[v] - c.watermark_blocks or seats > c.max_num_seqs)
+    free = d.gpu.n - d.owing - e.table.held[v]
+    return bool(_needs(e, g) > free - c.watermark_blocks or seats > c.max_num_seqs)
 
 
 def _made_way(d: Any, e: Any) -> list[Clause]:
-    first, last = (ids[0] if ids else -1 for ids in (e.running.ids, d.running.ids[::-1]))
-    g = walks.head(e)
+    g, first = walks.head(e), next(iter(e.running.ids), -1)
+    last = _last(d, g) if d.running.ids and g >= 0 else -1
     if e.config.vllm_v0:
         return displacing.way_v0(d, e, g, _needs(e, g), last)
     return displacing.way(d, e, g, _needs(e, g), e.delay, first, last)
@@ -323,7 +326,7 @@ AFTER: dict[str, Callable[..., list[Clause]]] = {
 
 def _room(d: Any, e: Any, x: Any, named: int, went_on: Any) -> list[Clause]:
     g, blocks = x
-    return serving.victim(d, e, g, blocks, _last(e), named, went_on, e.state.deny.get(g, 0) > 0)
+    return serving.victim(d, e, g, blocks, _last(e, g), named, went_on, e.state.deny.get(g, 0) > 0)
 
 
 def after(name: str, alone: Any, d: Any, e: Any, arguments: tuple[Any, ...], result: Any, wish: int) -> list[Clause]:

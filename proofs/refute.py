@@ -177,6 +177,8 @@ def walk(bench: Bench, seed: int, steps: int = 40) -> Counterexample | None:
     """Go on from nothing with the broken core itself, checking every call."""
     r = random.Random(seed + 10_000)
     config, mode = walks.some_config(r), r.choice(tuple(walks.POLICIES))
+    if seed % 4 == 3:
+        walks.limit(config, seed % 3)
     state, recipe = initial(Config(**config)), list[Action]()
     for _ in range(steps):
         situation = Situation(config, mode, tuple(recipe), (), bank.freeze(state))
@@ -203,7 +205,11 @@ def acceptable(fields: dict[str, Any]) -> bool:
     """What `Config` must accept: whole numbers that are right by `kvproof.spec.ownership.parameters`."""
     if any(type(fields[n]) is not int or fields[n] > 2**40 for n in SIZES):
         return False
-    return bool(parameters(SimpleNamespace(config=SimpleNamespace(**fields))))
+    most = fields["max_preemptions_per_request"]
+    if most is not None and (type(most) is not int or most > 2**40):
+        return False
+    config = SimpleNamespace(**fields)
+    return bool(parameters(SimpleNamespace(config=config, bounded=most is not None, most_preemptions=most or 0)))
 
 
 def is_number(value: Any, most: float) -> bool:
@@ -213,8 +219,9 @@ def is_number(value: Any, most: float) -> bool:
 
 def configurations(made: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
     """Configurations worth trying: a text, the class, its fields, whether they are right."""
-    base = dict.fromkeys(SIZES, 4) | {"watermark_blocks": 1} | dict.fromkeys(FLAGS, False)
-    cases: list[dict[str, Any]] = [{n: v} for n in SIZES for v in (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0, None)]
+    base = dict.fromkeys(SIZES, 4) | {"watermark_blocks": 1, "max_preemptions_per_request": None} | dict.fromkeys(FLAGS, False)
+    values = (-1, 0, 1, 3, 4, 5, 2**40, 2**40 + 1, True, "4", 2.0, None)
+    cases: list[dict[str, Any]] = [{n: v} for n in (*SIZES, "max_preemptions_per_request") for v in values]
     cases += [{"watermark_blocks": v, "num_gpu_blocks": n} for v in (0, 2, 3, 4, 5) for n in (1, 3, 4)]
     cases += [
         {"max_num_seqs": a, "max_num_batched_tokens": b, "max_model_len": c}

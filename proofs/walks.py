@@ -140,7 +140,7 @@ def steps(state: State, r: random.Random) -> list[Action]:
             out += [("ask", g, enough + more, False) for more in (-2, -1, 0, 1)] + [("ask", g, r.choice((0, 1)), True)]
         out += [("displace",), *(("displace_next", g, state.gpu_free + more) for g in line for more in (-1, 0, 1, 3))]
     out += [("swap_in_next",)] if state.swapped[1] and not late else []
-    out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1])))]
+    out += [("preempt", g) for g in r.sample(state.running[1], min(2, len(state.running[1]))) if may_go(state, g)]
     some = (*state.running[1][-1:], *state.waiting[1][:1], *state.swapped[1][:1], *state.status.to_dict())
     out += [("force", g, mode) for g in some[:4] for mode in (-1, 0, 1, 2, 3)]
     out += [("trim", g) for g in state.running[1][-2:]]
@@ -193,6 +193,17 @@ def some_config(r: random.Random) -> dict[str, Any]:
         "choose_victims": not v0 and r.random() < 0.25,
         "delay_factor": r.choice((0, 0, 0, 1)),
     }
+
+
+def limit(config: dict[str, Any], times: int) -> None:
+    """Nobody may be preempted more often, in profile kvproof."""
+    config.update(vllm_v0=False, max_preemptions_per_request=times)
+
+
+def may_go(state: State, g: int) -> bool:
+    """May g be preempted?"""
+    most = state.config.max_preemptions_per_request
+    return most is None or state.preemptions.get(g, 0) < most
 
 
 def actions(state: State, r: random.Random) -> list[Action]:

@@ -139,6 +139,11 @@ class View:
         below = [h for h in self.running.ids if self.rank(h) >= self.rank(g) and may_go(self, h)]
         return sum(self.table.held[h] for h in below), sum(self.seats[h] for h in below)
 
+    def last_below(self, g: int) -> int:
+        """The last that runs, ranks below g and may be preempted; g if there is none."""
+        below = [h for h in self.running.ids if self.key[h] > self.key[g] and may_go(self, h)]
+        return max(below, key=lambda h: int(self.key[h]), default=g)
+
     def ceiling(self, g: int) -> int:
         """Blocks of whole tables for all sequences that g may have."""
         return int(self.seats[g]) * self.blocks_for(int(self.limit[g]) - 1)

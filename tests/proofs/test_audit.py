@@ -10,7 +10,7 @@ from kvproof.proofs import audit, bank, equivalence, mutate, outcomes, refute
 
 @pytest.fixture(scope="module")
 def trials():
-    return bank.build(walks=60)
+    return bank.build(60, 30)
 
 
 def test_every_function_of_the_core_is_mutated():
