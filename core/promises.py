@@ -26,7 +26,7 @@ def needed(d: Draft, g: int, blocks: int) -> int:
 
 
 def free(d: Draft, g: int) -> int:
-    """GPU blocks that are free for g: those that are kept for nobody else."""
+    """GPU blocks that are free for g: those that are kept for nobody else. Without a limit none are."""
     return d.gpu.n - d.owing + d.owed[g]
 
 

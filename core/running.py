@@ -118,13 +118,15 @@ def serve(d: Draft, g: int) -> None:
         blocks = d.members.count(g)
         if can_append(d, g, blocks) or find_blocks(d, g, blocks):
             append_slots(d, g, True)
-            keep_promise(d, g)
+            if d.bounded:
+                keep_promise(d, g)
             d.due.move(g, born + slots + d.config.block_size + 1)
     else:
         blocks = d.table.pending_copies(g)
         if can_append(d, g, blocks) or find_blocks(d, g, blocks):
             append_slots(d, g, False)
-            keep_promise(d, g)
+            if d.bounded:
+                keep_promise(d, g)
             d.due.move(g, born + slots + 1)
 
 

@@ -85,6 +85,10 @@ def prove_all(seed: int = 0) -> Iterator[tuple[str, str]]:
         _induction([*total, _b >= 0], lambda n: z3.And(_sum(n) >= 0, z3.Implies(_b < n, _sum(n) >= f(_b))), seed),
     )
     yield (
+        "a sum of numbers of which none is negative is 0, or one of them is at least 1",
+        _induction([*total, *last], lambda n: z3.Implies(_sum(n) != 0, z3.And(_w(n) >= 0, _w(n) < n, f(_w(n)) >= 1)), seed),
+    )
+    yield (
         "a sum of numbers of at least 1 over a set is at least its size",
         _induction([*total, *counted], lambda n: _sum(n) >= _count(n), seed),
     )

@@ -38,7 +38,8 @@ class Draft:
     """A state opened for editing. `close` gives the next state; `abandon` gives the old one its data back."""
 
     __slots__ = (
-        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing", "owing"),
+        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing"),
+        *("owing", "bounded"),
         *NAMES,
         *("gpu", "cpu", *QUEUES),
         *("spent", "charged", "granted", "stopped", "testing", "asked", "plan", "policy", "twin", "base", "_version", "_closed"),
@@ -73,6 +74,7 @@ class Draft:
         self.seqs, self.decoders = state.seqs, state.decoders
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
         self.denied, self.timing, self.owing = state.denied, state.timing, state.owing
+        self.bounded = state.config.max_preemptions_per_request is not None
         version: Version = state.maps.open()
         self._version: Version | None = version
         assert version.maps is not None

@@ -105,6 +105,20 @@ def test_members(steps):
         run.settle()
 
 
+@FEW
+@given(numbers)
+def test_sums(steps):
+    """What is kept for each: a write changes the sum by the change, each is at most the sum, and one is not 0 unless it is 0."""
+    with known() as run:
+        concrete, symbolic = dict.fromkeys(range(4), 0), filled(shapes.ZSum("kept"), of=0, total=0)
+        for n, g, _ in steps:
+            concrete[g] = n
+            symbolic[g] = n
+            assert run.value(symbolic.total) == sum(concrete.values())
+            assert [run.value(symbolic[x]) for x in range(4)] == list(concrete.values())
+        run.settle()
+
+
 class Blocks:
     """Tables, counts and members of two groups, both readings; blocks are taken as the core takes them."""
 

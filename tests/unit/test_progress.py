@@ -43,6 +43,21 @@ def test_policies_that_name_victims_have_wider_bounds():
     assert bounds(s.state) == {a: 16, b: 32 + 2 * 3 * 65}
 
 
+def test_a_limit_gives_everybody_as_many_lives_as_it_may_be_preempted_again():
+    s = Scheduler(config(5, block_size=2, max_num_seqs=3, max_preemptions_per_request=1))
+    a, b = s.add_request(3, 4), s.add_request(3, 7)
+    life, others = {a: 16, b: 22}, 2 * 3 * 65
+    assert bounds(s.state) == {a: 2 * life[a] + others, b: 2 * life[a] + others + 2 * (life[b] + others)}
+    while s.state.running[1] != (a,):
+        s.schedule()
+        s.commit()
+    assert s.state.preemptions[b] == 1  # one life is left
+    assert s.ends_within(b) - s.ends_within(a) == life[b] + others
+    s = Scheduler(config(5, block_size=2, max_num_seqs=3, max_preemptions_per_request=0))
+    a = s.add_request(3, 4)
+    assert s.ends_within(a) == 16
+
+
 def test_who_runs_before_its_turn_counts():
     """It was preempted by force while another ran on: that one first has to end, or make way."""
     s = Scheduler(config(8, block_size=2, max_num_seqs=2))
