@@ -259,6 +259,7 @@ def build(walks: int = WALKS, limited: int = LIMITED) -> list[Trial]:
         config["priority"] |= seed % 4 == 0
         if seed >= walks:
             limit(config, seed % 3)
+            config["choose_victims"] |= seed % 4 == 1
         if config["choose_victims"]:
             mode = r.choice(("name", "name", mode))
         state, recipe = initial(Config(**config)), list[Action]()

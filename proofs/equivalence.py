@@ -17,6 +17,9 @@ LOOP = "d.repeat('displace', displace_next, g, d.config.num_gpu_blocks + 1): 1 -
 RANKED = "One of them runs and g does not, so they are two groups; ranks of two groups differ, by priority or by id (< RANKS)."
 WHOLE = "Where the mutant takes the other branch the prompt is as long as the whole budget, and fits exactly if nothing is spent."
 EQUAL = "Where the mutant takes the other branch it sets the number to what it is."
+EQUAL_NUMBERS = (
+    "Where the mutant takes the other branch the two numbers are equal, and it returns one of them, or their difference."
+)
 NO_MORE = "Where the mutant takes the other branch it adds no block for each sequence."
 NO_SLOTS = "Without lookahead slots look_ahead takes no block and sets the alarm, which the line before has set, to what it is."
 ARGUMENTS: Arguments = {
@@ -41,10 +44,23 @@ ARGUMENTS: Arguments = {
         "running.schedule_running",
         "drop d.stopped = False",
     ): "A draft begins with `stopped` false (store/draft.py), and a pass runs one running phase. The line is read by the proofs.",
-    ("running.can_append", "d.testing and d.denies(g): without d.testing"): "`testing` is false exactly if `denies` says no to "
-    "every question (store/draft.py); it saves the asking.",
+    (
+        "running.can_append",
+        "d.testing and d.may_go(g) and d.denies(g): without d.testing",
+    ): "`testing` is false exactly if `denies` says no to every question (store/draft.py); it saves the asking.",
     ("schedule.accept", "more > room: to >="): EQUAL,
     ("schedule.accept", "more > room: - 1"): EQUAL,
+    **{
+        ("promises." + function, change): EQUAL_NUMBERS
+        for function, comparison, changes in (
+            ("most", "blocks > d.config.num_gpu_blocks", ("to >=", "- 1")),
+            ("needed", "whole > blocks", ("to >=", "- 1")),
+            ("promised", "most(d, g) <= d.table.distinct(g)", ("to <", "- 1")),
+        )
+        for change in (f"{comparison}: {c}" for c in changes)
+    },
+    ("groups.add", "drop d.preemptions[g] = 0"): "The map of `preemptions` holds what is not 0 (store/versions.py): a new group "
+    "reads 0. The line is read by the proofs, for which nothing is known of a new group.",
     ("groups.add", "drop d.ungiven[g] = 1"): "The map of `ungiven` holds what is not 1 (store/versions.py): a new group reads 1. "
     "The line is read by the proofs, for which nothing is known of a new group.",
     ("admission.admit", "if d.members.count(g) == 1:: 1 -> 0"): "Of one sequence, which has nothing in common with another, "
@@ -81,8 +97,6 @@ ARGUMENTS: Arguments = {
     ("schedule.schedule", "drop d.spent = 0"): "A draft begins with 0 spent (store/draft.py). The line is read by the proofs.",
     ("admission.compute", "rest <= left: to <"): SAME,
     ("admission.compute", "rest <= left: - 1"): SAME,
-    ("displacing.displace_next", "d.rank(victim) < d.rank(g): to <="): RANKED,
-    ("displacing.displace_next", "d.rank(victim) < d.rank(g): + 1"): RANKED,
     ("displacing.displace_v0", LOOP + "2"): ALL,
     ("displacing.displace_v0", LOOP + "0"): ALL,
     ("displacing.can_make_way", "d.rank(d.running.first()) < d.rank(g): to <="): RANKED,

@@ -186,9 +186,24 @@ NAMED: tuple[tuple[str, str, str, str, str], ...] = (
         "profiles",
         "has_room",
         "named: watermark that blocks for ever",
-        "    if d.config.vllm_v0 or not d.running.empty():\n        return d.gpu.n - blocks >= d.config.watermark_blocks\n"
-        "    return d.gpu.n >= blocks",
-        "    return d.gpu.n - blocks >= d.config.watermark_blocks",
+        "    if d.config.vllm_v0 or not d.running.empty():\n"
+        "        return d.gpu.n - d.owing - blocks >= d.config.watermark_blocks\n"
+        "    return d.gpu.n - d.owing >= blocks",
+        "    return d.gpu.n - d.owing - blocks >= d.config.watermark_blocks",
+    ),
+    (
+        "running",
+        "preempt",
+        "named: a preemption that nobody counts",
+        "    evict(d, g, wish)\n    d.preemptions[g] += 1",
+        "    evict(d, g, wish)",
+    ),
+    (
+        "promises",
+        "needed",
+        "named: a protected request admitted like any other",
+        "    if d.may_go(g):\n        return blocks\n    whole =",
+        "    return blocks\n    whole =",
     ),
 )
 

@@ -280,7 +280,7 @@ def is_quiet(e: Any) -> bool:
     due = [g for g in e.running.ids if e.alarm[g] == e.clock]
     ending = [g for g in e.running.ids if e.expires[g] == e.clock + 1]
     everybody = e.running.n >= 1 and e.waiting.n == 0 and e.swapped.n == 0 and e.prefilling.n == 0 and not len(e.state.members)
-    return plain and everybody and len(due) <= e.gpu.n and not ending
+    return plain and everybody and len(due) <= e.gpu.n - e.owing and not ending
 
 
 def _forward(d: Any, e: Any, passes: int) -> list[Clause]:
