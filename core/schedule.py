@@ -20,10 +20,11 @@ from kvproof.core.profiles import prefill_turn, standing
 from kvproof.core.running import force, look_ahead, schedule_running
 from kvproof.core.status import Status
 from kvproof.core.swapping import swap_in_next
-from kvproof.store.draft import Draft, Ended
+from kvproof.store.draft import Draft
+from kvproof.store.loops import Pairs
 from kvproof.store.queues import Results
 
-NOBODY: Ended = ()
+NOBODY: Pairs = ()
 NOTHING: Mapping[int, int] = {}
 
 
@@ -96,7 +97,7 @@ def schedule_mixed(d: Draft) -> None:
         admit_waiting(d)
 
 
-def schedule(d: Draft, forced: Ended = NOBODY) -> None:
+def schedule(d: Draft, forced: Pairs = NOBODY) -> None:
     """One pass: decides and allocates everything of one step. The plan is in `d.plan`.
 
     Lookahead slots are a wish in kvproof: those that have not become tokens are free for whatever the pass decides, and reserved
@@ -177,7 +178,7 @@ def expire(d: Draft, g: int) -> None:
         d.expiry.move(g, d.born[g] + d.limit[g])
 
 
-def commit(d: Draft, results: Results, ended: Ended, more: Mapping[int, int] = NOTHING) -> None:
+def commit(d: Draft, results: Results, ended: Pairs, more: Mapping[int, int] = NOTHING) -> None:
     """Take back the results of the step: who was scheduled for a token and has a result advances; sequences in `ended` end.
 
     more: the tokens of groups that lookahead gave besides. A result for a group that was not scheduled, or that was aborted

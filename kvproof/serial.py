@@ -17,7 +17,7 @@ from kvproof.core.config import Config
 from kvproof.fields import Field, array, integer, record, wrong
 from kvproof.scheduler import Scheduler
 from kvproof.store.collections import Cell, Kin, Members, Refs, Table, cell_blocks, cells
-from kvproof.store.draft import Draft
+from kvproof.store.contents import Contents
 from kvproof.store.plan import Plan
 from kvproof.store.queues import Calendar, Pair
 from kvproof.store.state import State
@@ -69,8 +69,8 @@ KINDS: dict[Any, tuple[Codec, Codec]] = {
 
 
 def _codecs_of(name: str) -> tuple[Codec, Codec]:
-    """Those of keys and values of a map, from its annotation in Draft."""
-    kind = Draft.__annotations__[name]
+    """Those of keys and values of a map, from its annotation in what a draft holds."""
+    kind = Contents.__annotations__[name]
     if kind in KINDS:
         return KINDS[kind]
     (value,) = typing.get_args(kind) or (kind,)

@@ -13,7 +13,7 @@ from kvproof.spec.displacing import in_policy_order
 from kvproof.spec.domains import ARITY
 from kvproof.spec.logic import both, choose, either, implies, negate
 from kvproof.spec.promises import may_go
-from kvproof.store.draft import RANKS
+from kvproof.store.measures import RANKS
 
 SPAN = z3.Function("span", z3.IntSort(), z3.IntSort())
 BLOCKS = z3.Function("blocks_for", z3.IntSort(), z3.IntSort())

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvproof.proofs.walks import Action, Edits
-from kvproof.store.draft import RANKS
+from kvproof.store.measures import RANKS
 
 BATCH: dict[str, Any] = {
     "num_gpu_blocks": 8,

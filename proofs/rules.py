@@ -1,5 +1,5 @@
 """The rules of the named loops: an invariant holds on entry and is kept by a step, a measure falls; what a step may change is
-declared and checked. Trusted (TRUSTED.md): each is the usual Hoare rule of the loop of `kvproof.store.draft.Draft` of that name.
+declared and checked. Trusted (TRUSTED.md): each is the usual Hoare rule of the loop of that name in `store/loops.py`.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ from kvproof.spec.planview import PlanView
 from kvproof.spec.promises import may_go
 from kvproof.spec.readings import Default
 from kvproof.spec.told import Told
-from kvproof.store.draft import RANKS
+from kvproof.store.measures import RANKS
 from kvproof.store.plan import Plan
 from kvproof.store.state import QUEUES, State
 

@@ -1,26 +1,20 @@
 """The Draft of a State that one transition edits."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from kvproof.store.candidates import candidate, need
-from kvproof.store.collections import Members, Refs, Stack, Table
-from kvproof.store.maps import Logged, Map
+from kvproof.store.collections import Stack
+from kvproof.store.loops import Loops
+from kvproof.store.measures import Measures
 from kvproof.store.plan import PlanDraft
 from kvproof.store.policies import AlwaysRecompute, Policy
-from kvproof.store.queues import Calendar, Queue, Twin
+from kvproof.store.queues import Queue, Twin
 from kvproof.store.state import QUEUES, State
-from kvproof.store.versions import NAMES, NUMBER, Version
+from kvproof.store.versions import NUMBER
 
-if TYPE_CHECKING:
-    from kvproof.core.config import Config
-
-Ids = Iterable[int]
-Ended = Iterable[tuple[int, int]]
 FORGOTTEN = NUMBER["members"] + 1
 """So many maps, the first, are by group."""
-RANKS = 2**62
-"""More than any id: a group ranks by priority, then by id."""
 
 
 def chance(*numbers: int) -> float:
@@ -34,49 +28,21 @@ def chance(*numbers: int) -> float:
     return z / 2**64
 
 
-class Draft:
+class Draft(Measures, Loops):
     """A state opened for editing. `close` gives the next state; `abandon` gives the old one its data back."""
 
-    __slots__ = (
-        *("config", "clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "denied", "timing"),
-        *("owing", "bounded"),
-        *NAMES,
-        *("gpu", "cpu", *QUEUES),
-        *("spent", "charged", "granted", "stopped", "testing", "asked", "plan", "policy", "twin", "base", "_version", "_closed"),
-    )
-    status: Map[int]
-    key: Map[int]
-    prompt: Map[int]
-    length: Map[int]
-    computed: Map[int]
-    limit: Map[int]
-    born: Map[int]
-    seats: Map[int]
-    reserve: Map[int]
-    priority: Map[int]
-    ungiven: Map[int]
-    preemptions: Map[int]
-    owed: Map[int]
-    arrival: Map[float]
-    deny: Map[int]
-    alarm: Logged[int]
-    expires: Logged[int]
-    members: Members
-    table: Table
-    refs: Refs
-    due: Calendar
-    expiry: Calendar
+    __slots__ = ()
 
     def __init__(self, state: State, policy: Policy = AlwaysRecompute) -> None:
         self.base = state
-        self.config: Config = state.config
+        self.config = state.config
         self.clock, self.ticket = state.clock, state.ticket
         self.seqs, self.decoders = state.seqs, state.decoders
         self.issued, self.prefilled, self.epoch = state.issued, state.prefilled, state.epoch
         self.denied, self.timing, self.owing = state.denied, state.timing, state.owing
         self.bounded = state.config.max_preemptions_per_request is not None
-        version: Version = state.maps.open()
-        self._version: Version | None = version
+        version = state.maps.open()
+        self._version = version
         assert version.maps is not None
         (
             self.status,
@@ -133,91 +99,6 @@ class Draft:
         plan = self.plan = self.plan.reopen()
         self.table.slots = plan.slots
         return self
-
-    def capacity(self, g: int) -> int:
-        """Slots in the tables of g, which have one size: block_size * blocks."""
-        table, members = self.table, self.members
-        if members and g in members:
-            return self.config.block_size * table.height(g)
-        return self.config.block_size * table[g][1] if g in table else 0
-
-    def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold `tokens` tokens, rounded up."""
-        return -(-tokens // self.config.block_size)
-
-    def slots_for(self, tokens: int) -> int:
-        """Slots of the blocks that hold `tokens` tokens."""
-        return self.config.block_size * self.blocks_for(tokens)
-
-    def full_blocks(self, tokens: int) -> int:
-        """Blocks that `tokens` tokens fill."""
-        return tokens // self.config.block_size
-
-    def per_sequence(self, g: int, blocks: int) -> int:
-        """`blocks` for each live sequence of g."""
-        return self.members.count(g) * blocks
-
-    def work(self, g: int, tokens: int) -> int:
-        """Tokens that a prefill of g computes: `tokens` of each live sequence, what they have in common once."""
-        if g not in self.members:
-            return tokens
-        return sum(tokens - min(common, tokens) for _, common in self.members.kin(g))
-
-    def ceiling(self, g: int) -> int:
-        """Blocks of the tables of all sequences that g may have, when each has a token less than its limit: the last one needs no
-        slot."""
-        return self.seats[g] * self.blocks_for(self.limit[g] - 1)
-
-    def rows(self, g: int, tokens: int) -> int:
-        """Blocks of the tables of g for so many tokens of each sequence: those that common tokens fill once, but for the last."""
-        n = self.blocks_for(tokens)
-        if g not in self.members:
-            return n
-        return sum(n - min(common, tokens - 1) // self.config.block_size for _, common in self.members.kin(g))
-
-    # Priorities.
-
-    ranks = RANKS
-
-    def rank(self, g: int) -> int:
-        """The place of g in policy order: by priority, then by arrival."""
-        return self.priority.get(g, 0) * RANKS + g
-
-    def behind(self, g: int) -> tuple[int, int]:
-        """(blocks, seats) of the running groups that rank below g and may be preempted."""
-        rank, blocks, seats = self.rank(g), 0, 0
-        for h in reversed(self.running.ids):
-            if self.rank(h) < rank:
-                break
-            if self.may_go(h):
-                blocks += self.table.distinct(h)
-                seats += self.seats.get(h, 1)
-        return blocks, seats
-
-    def may_go(self, g: int) -> bool:
-        """May g be preempted? Not if it was so often already as it may be; what events force is not counted."""
-        most = self.config.max_preemptions_per_request
-        return most is None or self.preemptions[g] < most
-
-    def last_below(self, g: int) -> int:
-        """The last of the running groups with larger keys than g that may be preempted; g if there is none."""
-        h: int
-        key, mine = self.key, self.key[g]
-        for h in reversed(self.running.ids):
-            if key[h] <= mine:
-                break
-            if self.may_go(h):
-                return h
-        return g
-
-    def tokens_before(self, g: int) -> int:
-        """Tokens that the running groups which rank above g ask of a step: those of their decodes, and of their prompts to go."""
-        rank, tokens = self.rank(g), 0
-        for h in self.running.ids:
-            if self.rank(h) > rank:
-                break
-            tokens += self.work(h, self.length[h]) - self.computed[h] if self.prefilling.has(h) else self.members.count(h)
-        return tokens
 
     def rekey(self, g: int, key: int) -> None:
         """Unfinished g has another key, and another place in the queues that it is in."""
@@ -340,76 +221,6 @@ class Draft:
         for group_map in self._version.maps[:FORGOTTEN]:
             if g in group_map:
                 group_map.discard(g)
-
-    # Loops, by name: proofs give each name an invariant and a measure (kvproof.proofs.rules).
-    def repeat(self, name: str, step: Callable[..., bool], *args: Any) -> None:
-        """while step(self, *args): pass"""
-        while step(self, *args):
-            pass
-
-    def times(self, name: str, n: int, body: Callable[["Draft", int, int], None], x: int, y: int) -> None:
-        """n times body(self, x, y)"""
-        for _ in range(n):
-            body(self, x, y)
-
-    def each_index(self, name: str, n: int, body: Callable[..., None], *args: Any) -> None:
-        """for i in range(n): body(self, i, *args)"""
-        for i in range(n):
-            body(self, i, *args)
-
-    def each_member(self, name: str, g: int, body: Callable[..., None]) -> None:
-        """body(self, q, g) for every live sequence q of g, ascending."""
-        members = self.members
-        if members and g in members:
-            for q in members[g][0]:
-                body(self, q, g)
-        else:
-            body(self, 0, g)
-
-    def each_kin(self, name: str, g: int, body: Callable[..., None], *args: Any) -> None:
-        """body(self, q, g, origin, common, *args) for every live sequence q of g, each after the one, `origin`, with which it has
-        its first `common` tokens in common. The first has no origin: -1, 0."""
-        origin = -1
-        for q, common in self.members.kin(g):
-            body(self, q, g, origin, common, *args)
-            origin = q
-
-    def each_due(self, name: str, body: Callable[["Draft", int], None]) -> None:
-        """body(self, g) for every group whose alarm rings now, smallest key first; who has left meanwhile is skipped."""
-        ids = self.due.ordered(self.clock)
-        if ids:
-            bucket = self.due.bucket(self.clock)
-            for g in ids:
-                if g in bucket:
-                    body(self, g)
-
-    def each_running(self, name: str, body: Callable[["Draft", int], None]) -> None:
-        """body(self, g) for every running group, smallest key first; who has left meanwhile is skipped."""
-        for g in tuple(self.running.ids):
-            if self.running.has(g):
-                body(self, g)
-
-    def each_expiring(self, name: str, body: Callable[["Draft", int], None]) -> None:
-        """body(self, g) for every group in the expiry bucket of now; who has left meanwhile is skipped."""
-        clock, expiry = self.clock, self.expiry
-        for g in expiry.ordered(clock):
-            if expiry.has(clock, g):
-                body(self, g)
-
-    def each(self, name: str, ids: Ids, body: Callable[["Draft", int], None]) -> None:
-        """body(self, g) for every g in ids."""
-        for g in ids:
-            body(self, g)
-
-    def each_pair(self, name: str, pairs: Ended, body: Callable[["Draft", int, int], None]) -> None:
-        """body(self, g, q) for every pair."""
-        for g, q in pairs:
-            body(self, g, q)
-
-    def each_item(self, name: str, items: Mapping[int, int], body: Callable[..., None], *args: Any) -> None:
-        """body(self, g, n, *args) for every group and its number."""
-        for g, n in items.items():
-            body(self, g, n, *args)
 
     def close(self) -> State:
         """The next state. The draft must not be used again, except by `reopen`."""

@@ -89,11 +89,15 @@ def configure(model: Model, device: Device, options: dict[str, Any], **changes: 
             "max_num_seqs": given_seqs if given_seqs is not None else min(256, budget),
             "max_num_batched_tokens": budget,
             "max_model_len": context,
+            LIMIT: options[LIMIT],
             "vllm_v0": options["profile"] == "vllm_v0",
         }
         return Config(**fields | changes)
     except ConfigError as error:
         raise InputError(str(error)) from None
+
+
+LIMIT = "max_preemptions_per_request"
 
 
 def describe(trace: Trace, model: Model, device: Device, config: Config, options: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +122,7 @@ def describe(trace: Trace, model: Model, device: Device, config: Config, options
             "num_cpu_blocks": config.num_cpu_blocks,
             "watermark_blocks": config.watermark_blocks,
             "max_num_seqs": config.max_num_seqs,
+            LIMIT: config.max_preemptions_per_request,
             "max_num_batched_tokens": config.max_num_batched_tokens,
             "max_model_len": config.max_model_len,
             "enable_chunked_prefill": False,
@@ -163,7 +168,7 @@ def given(name: str) -> bool:
 def check_options(trace: str, options: dict[str, Any], report_path: Path | None, trace_out: Path | None) -> None:
     """What goes together, and what can be written. Raises InputError."""
     slo_of(options)
-    alone = ("num_gpu_blocks", "profile", "preemption_mode", "policy", "baseline", "trace_out")
+    alone = ("num_gpu_blocks", "profile", "preemption_mode", "policy", LIMIT, "baseline", "trace_out")
     for name in alone if options["sweep"] else ("sweep_blocks", "sweep_load", "sweep_variants", "jobs"):
         if given(name):
             rest = "does not go with --sweep" if options["sweep"] else "goes with --sweep only"
@@ -206,7 +211,7 @@ def swept(trace: str, model: Model, device: Device, options: dict[str, Any], rep
     )
     record = describe(requests, model, device, configs[REFERENCE, sizes[0]], options)
     record["config"]["num_cpu_blocks"] = options["num_cpu_blocks"]  # None: as many as on the GPU
-    for name in ("profile", "preemption_mode", "policy", "baseline", "num_gpu_blocks", "watermark_blocks"):
+    for name in ("profile", "preemption_mode", "policy", "baseline", "num_gpu_blocks", "watermark_blocks", LIMIT):
         del record["config"][name]
     title = f"{requests.name}: {len(requests):,} requests, {model.name} on {device.name}"
     return sweeping.run(sweep, title, record, options["jobs"] or cores(), report_path, as_json)
@@ -235,6 +240,7 @@ TENANTS = click.IntRange(min=1, max=TENANTS_MAX)
 @click.option("--profile", type=click.Choice(PROFILES), default="kvproof", show_default=True, help="Scheduling decisions.")
 @click.option("--preemption-mode", type=click.Choice(MODES), help="auto: by cost. Default: recompute (one sequence each).")
 @click.option("--policy", metavar="NAME", help=f"Order of requests: {', '.join(BUILT_IN)}, or an installed package's.")
+@click.option("--max-preemptions-per-request", type=click.IntRange(min=0), help="Then it is protected; 0: nobody is preempted.")
 @click.option("--tenants", type=TENANTS, default=1, show_default=True, help="So many share the requests in turn, for fair.")
 @click.option("--num-gpu-blocks", type=BLOCKS, help="Default: what 0.9 of the memory holds beside the weights.")
 @click.option("--num-cpu-blocks", type=click.IntRange(min=0, max=BLOCKS_MAX), help="Default: as many as on the GPU.")

@@ -6,6 +6,7 @@ from kvproof.core import admission, blocks, displacing, groups, promises, runnin
 from kvproof.core.status import Status
 from kvproof.store.collections import Members
 from kvproof.store.draft import Draft
+from kvproof.store.measures import Measures
 
 
 def take_block_twice(d, q, g):
@@ -75,7 +76,7 @@ BROKEN = {
 }
 """Broken function -> the real one, and words of which one is in what the machine says of it."""
 
-PLACES = (admission, blocks, displacing, groups, promises, running, schedule, swapping, Draft, Members)
+PLACES = (admission, blocks, displacing, groups, promises, running, schedule, swapping, Draft, Measures, Members)
 
 
 def switch_in(monkeypatch, broken):

@@ -64,6 +64,7 @@ def test_json(call: Any, small: Path) -> None:
         "num_cpu_blocks": 26_674,
         "watermark_blocks": 266,
         "max_num_seqs": 256,
+        "max_preemptions_per_request": None,
         "max_num_batched_tokens": 131_072,
         "max_model_len": 131_072,
         "enable_chunked_prefill": False,
@@ -71,6 +72,12 @@ def test_json(call: Any, small: Path) -> None:
     assert result.json["run"]["wall_s"] > 0 and result.json["run"]["peak_rss_bytes"] > 10**6
     for latency in result.json["latency_s"].values():
         assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+
+
+def test_a_limit_of_preemptions(call: Any) -> None:
+    options = ("azure-like", "--json", "--limit", 60, "--num-gpu-blocks", 500)
+    counts = [call(*options, *more).json["preemptions"] for more in ((), ("--max-preemptions-per-request", 0))]
+    assert sum(counts[0].values()) > 0 and sum(counts[1].values()) == 0
 
 
 def test_table(call: Any, small: Path) -> None:
@@ -132,6 +139,15 @@ BAD_OPTIONS = {
     "rate infinite": (("--rate", "inf"), "--rate: must be from"),
     "context": (("--max-model-len", 131_073), "max_model_len: must be <= 131072, the context of llama-3.1-8b"),
     "seqs over tokens": (("--max-num-seqs", 300_000), "max_num_seqs: must be <= max_num_batched_tokens"),
+    "negative limit": (("--max-preemptions-per-request", -1), "--max-preemptions-per-request"),
+    "limit of V0": (
+        ("--profile", "vllm_v0", "--max-preemptions-per-request", 1),
+        "max_preemptions_per_request: must not be set in",
+    ),
+    "limit of a sweep": (
+        ("--sweep", "--max-preemptions-per-request", 1),
+        "--max-preemptions-per-request: does not go",
+    ),
     "V0 budget": (("--profile", "vllm_v0", "--max-num-batched-tokens", 500), "must be >= max_model_len"),
     "does not fit": (("--model", "llama-3.1-70b"), "--num-gpu-blocks: the weights of llama-3.1-70b (141.1 GB)"),
     "report folder": (("--report", "absent/r.html"), "--report absent/r.html: cannot be written: no such file"),
