@@ -73,7 +73,7 @@ def layout(title: str, x: str, y: str, **more: Any) -> dict[str, Any]:
     """Light, with little ink."""
     axis = {"gridcolor": "#ececec", "zerolinecolor": "#cccccc", "linecolor": "#999999", "automargin": True}
     return {
-        "title": {"text": title, "font": {"size": 15}},
+        "title": {"text": title, "font": {"size": 15}, "x": 0.01, "xanchor": "left"},
         "xaxis": {**axis, "title": {"text": x}},
         "yaxis": {**axis, "title": {"text": y}, "rangemode": "tozero"},
         "plot_bgcolor": "#ffffff",
