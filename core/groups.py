@@ -127,10 +127,9 @@ def fork(d: Draft, g: int, parent: int, own: int) -> int:
     """A child of sequence `parent` joins running group g and shares all its blocks; returns its sequence index.
 
     It has the tokens of its parent, but for the last `own` of them: 0, or 1 if that one was sampled for it anew.
-    Legal between a commit and the next pass, for a group that decodes, while it has a seat or one is left (and may be preempted
-    then). It costs no block;
-    the only sequence of a group gives back the slots that nobody has written (of lookahead, or of a result that was lost),
-    so that both tables end with the tokens so far.
+    Legal between a commit and the next pass, for a group that decodes, while it has a seat, or one is left and the group may be
+    preempted. It costs no block; the only sequence of a group gives back the slots that nobody has written (of lookahead, or of
+    a result that was lost), so that both tables end with the tokens so far.
     """
     require(not d.issued, "a step is in flight")
     require(d.status[g] == Status.RUNNING, "the group is not running")

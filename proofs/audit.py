@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import z3
 
-from kvproof.proofs import bank, block_rules, cases, equivalence, mutate, prove, refute, sym, workers
+from kvproof.proofs import bank, block_rules, cases, equivalence, mutate, prove, refute, solving, sym, workers
 from kvproof.proofs.bank import Endless
 from kvproof.proofs.contracts import installed
 from kvproof.proofs.keeping import kept
@@ -136,7 +136,7 @@ def need(name: str) -> tuple[dict[str, int], list[int]]:
     for _, mark, label, log, goal in marked(name):
         s = z3.Solver()
         s.set("smt.mbqi", False)
-        s.set("rlimit", prove.RLIMIT)
+        s.set("rlimit", solving.RLIMIT)
         s.add(*log, z3.Not(goal))
         begin = steps(s)
         if s.check() == z3.unsat:
@@ -195,7 +195,7 @@ def places(new: Iterator[tuple[int, Goal]]) -> Iterator[list[Goal]]:
     """Obligations, a few of one place at a time."""
     for _, some in itertools.groupby(new, key=lambda x: x[0]):
         place = [goal for _, goal in some]
-        yield from (place[i : i + prove.TOGETHER] for i in range(0, len(place), prove.TOGETHER))
+        yield from (place[i : i + solving.TOGETHER] for i in range(0, len(place), solving.TOGETHER))
 
 
 def failing(name: str, clause: str | None, known: frozenset[int]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import kvproof.core
-from kvproof.proofs import cases, premises, prove, workers
+from kvproof.proofs import cases, premises, prove, solving, workers
 from kvproof.proofs.rules import RULES
 
 CORE = sorted(Path(next(iter(kvproof.core.__path__))).glob("*.py"))
@@ -85,8 +85,8 @@ def test_false_is_not_proved():
     import z3
 
     x = z3.Int("x")
-    assert prove.check([x > 0], x > 1) != "unsat"
-    assert prove.check([x > 0], x >= 1) == "unsat"
+    assert solving.check([x > 0], x > 1) != "unsat"
+    assert solving.check([x > 0], x >= 1) == "unsat"
 
 
 def test_a_false_obligation_among_true_ones_is_found():
@@ -95,11 +95,11 @@ def test_a_false_obligation_among_true_ones_is_found():
     x = z3.Int("x")
     log = [x > 0, x > 5]
     goals = [("a", 1, x >= 1), ("b", 1, x > 1), ("c", 1, x > -1), ("d", -1, x > 0), ("e", 2, x > 1), ("f", 2, x > 5)]
-    assert [label for label, verdict in prove.verdicts(log, goals, 0) if verdict != "unsat"] == ["b"]
-    assert [label for label, _ in prove.verdicts(log, goals, 0)] == list("abcdef")
-    many = [(str(i), 1, x >= 1) for i in range(3 * prove.TOGETHER)]
-    assert [len(part) for part in prove.parts(many)] == [prove.TOGETHER] * 3
-    assert {verdict for _, verdict in prove.verdicts(log, many, 0)} == {"unsat"}
+    assert [label for label, verdict in solving.verdicts(log, goals, 0) if verdict != "unsat"] == ["b"]
+    assert [label for label, _ in solving.verdicts(log, goals, 0)] == list("abcdef")
+    many = [(str(i), 1, x >= 1) for i in range(3 * solving.TOGETHER)]
+    assert [len(part) for part in solving.parts(many)] == [solving.TOGETHER] * 3
+    assert {verdict for _, verdict in solving.verdicts(log, many, 0)} == {"unsat"}
 
 
 def test_what_a_proof_needed_is_tried_first_and_is_no_more_than_a_guess(monkeypatch):
@@ -108,26 +108,26 @@ def test_what_a_proof_needed_is_tried_first_and_is_no_more_than_a_guess(monkeypa
     x, y = z3.Ints("x.1 y.2")
     log = [x > 0, y > 5, z3.Int("x.7") > 3]
     known = premises.Premises()
-    assert prove.easy(log, "a", x >= 1, 0, known)
+    assert solving.easy(log, "a", x >= 1, 0, known)
     assert known.chosen(log, ["a"]) == [log[0]]
     assert known.chosen([log[2], log[1]], ["a"]) == []
     assert known.chosen(log, ["a", "b"]) is None
-    assert not prove.easy(log, "b", x >= 2, 0, known)
+    assert not solving.easy(log, "b", x >= 2, 0, known)
     assert known.chosen(log, ["b"]) is None
-    assert [v for _, v in prove.verdicts(log, [("a", 3, y >= 6), ("a", 3, y > 6), ("a", 1, x > 1)], 0, known)] == [
+    assert [v for _, v in solving.verdicts(log, [("a", 3, y >= 6), ("a", 3, y > 6), ("a", 1, x > 1)], 0, known)] == [
         "unsat",
         "sat",
         "sat",
     ]
-    assert not prove.easy(log, "a", x >= 2, 0, known)
-    assert prove.alone(log, "a", x >= 2, 0, known) == "sat"
+    assert not solving.easy(log, "a", x >= 2, 0, known)
+    assert solving.alone(log, "a", x >= 2, 0, known) == "sat"
 
     tried = []
-    check = prove.check
-    monkeypatch.setattr(prove, "check", lambda facts, *rest: tried.append(len(facts)) or check(facts, *rest))
-    assert [v for _, v in prove.verdicts(log, [("c", 3, x >= 1)], 0, known)] == ["unsat"]
+    check = solving.check
+    monkeypatch.setattr(solving, "check", lambda facts, *rest: tried.append(len(facts)) or check(facts, *rest))
+    assert [v for _, v in solving.verdicts(log, [("c", 3, x >= 1)], 0, known)] == ["unsat"]
     known.learn("c", log[:1])
-    assert [v for _, v in prove.verdicts(log, [("c", 3, x >= 1)], 0, known)] == ["unsat"]
+    assert [v for _, v in solving.verdicts(log, [("c", 3, x >= 1)], 0, known)] == ["unsat"]
     assert tried == [3, 1]
 
 
