@@ -51,7 +51,7 @@ def can_make_way(d: Draft, g: int, blocks: int) -> bool:
     if d.config.enable_chunked_prefill and d.tokens_before(g) >= d.config.max_num_batched_tokens:
         return False
     freed, seats = d.behind(g)
-    if d.rank(d.running.first()) < d.rank(g):
+    if d.seqs > seats:
         freed -= d.config.watermark_blocks
     return blocks <= d.gpu.n - d.owing + freed and d.seqs - seats + d.seats[g] <= d.config.max_num_seqs
 

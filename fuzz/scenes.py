@@ -117,6 +117,14 @@ SCENES: dict[str, tuple[dict[str, Any], Log]] = {
         SIZES | {"num_gpu_blocks": 8, "max_preemptions_per_request": 1},
         (("add", (2, 21)), ("add", (8, 3)), ("add", (2, 9)), *STEP * 20),
     ),
+    "a protected one stays when others make way": (
+        SIZES
+        | {"num_gpu_blocks": 10, "block_size": 1, "watermark_blocks": 2, "priority": True, "max_preemptions_per_request": 1},
+        (
+            *(("add", (1, 6, 1, None, 5)), *STEP, ("add", (8, 1, 1, None, 0)), *STEP * 3, ("add", (1, 6, 1, None, 6)), *STEP),
+            *(("add", (4, 2, 1, None, 0)), *STEP * 3),
+        ),
+    ),
     "nobody may be preempted": (
         SIZES | {"max_preemptions_per_request": 0},
         (

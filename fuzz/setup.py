@@ -38,7 +38,8 @@ class Names:
 
     def victim(self, need: Need) -> int:
         """Some bits of who asks and who could go."""
-        some = [need.group, -1, *[c.group for c in need.candidates] * 3]
+        other = -1 if need.free % 2 else need.group + 1
+        some = [need.group, other, *[c.group for c in need.candidates] * 3]
         return some[(need.group * 7 + need.free * 3 + need.blocks + len(some)) % len(some)]
 
 

@@ -47,7 +47,7 @@ def out_of_capacity(before: State, d: Draft, g: int) -> str:
     work, budget = d.work(g, tokens), d.config.max_num_batched_tokens
     if not held and d.config.vllm_v0 and not d.config.enable_chunked_prefill and work > budget:
         return f"its sequences have {work} different tokens, max_num_batched_tokens is {budget}, after a recompute"
-    if before.status[g] != Status.RUNNING and not d.may_go(g) and d.ceiling(g) > d.config.num_gpu_blocks:
+    if before.status[g] != Status.RUNNING and d.seats[g] == 1 and not d.may_go(g) and d.ceiling(g) > d.config.num_gpu_blocks:
         return unkept(d, g)
     if not held:
         needed = d.rows(g, tokens)

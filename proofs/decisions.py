@@ -197,23 +197,41 @@ class Whole(SInt):
     __class__ = property(lambda self: int)
 
 
+SIZES = (
+    *("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs", "num_lookahead_slots"),
+    *("max_num_batched_tokens", "max_model_len"),
+)
+FLAGS = ("vllm_v0", "enable_chunked_prefill", "priority", "choose_victims")
+
+
 def case_config() -> None:
     """`Config` accepts exactly the sizes that the proofs assume, up to LARGEST, and in V0 a budget that holds every prompt."""
     d: Any = ZDraft(Hoare())
     c = d.config
-    names = ("num_gpu_blocks", "num_cpu_blocks", "block_size", "watermark_blocks", "max_num_seqs", "num_lookahead_slots")
-    fields: dict[str, Any] = {n: Whole(getattr(c, n).e) for n in (*names, "max_num_batched_tokens", "max_model_len")}
+    fields: dict[str, Any] = {n: Whole(getattr(c, n).e) for n in SIZES}
     if c.bounded:
         fields["max_preemptions_per_request"] = Whole(c.max_preemptions_per_request.e)
-    odd: list[Any] = [2.0, "2", None, True]
     small = [getattr(c, n) <= config.LARGEST for n in ("num_gpu_blocks", "num_cpu_blocks")]
     right = both(parameters(d), *[getattr(c, n) <= config.LARGEST for n in fields])
     few = {n: fields[n] for n in ("num_gpu_blocks", "num_cpu_blocks")}
     flags: dict[str, Any] = {name: bool(getattr(c, name)) for name in ("vllm_v0", "enable_chunked_prefill", "choose_victims")}
-    for name in fields:
-        for value in odd if name != "max_preemptions_per_request" else (2.0, "2", False):
-            run().prove(f"total: {name} is a whole number [Config]", not accepts({**fields, **flags, name: value}))
-    for name in ("vllm_v0", "enable_chunked_prefill", "priority", "choose_victims"):
+    test = config.ArtificialPreemption()
+    right_too = implies(parameters(d), accepts({**few, "delay_factor": 0.5, "artificial_preemption": test}))
+    run().prove("total: a delay and a test that work [Config]", implies(both(*small), right_too))
+    run().prove("total: the other fields have values that work [Config]", implies(both(parameters(d), *small), accepts(few)))
+    run().prove("total: accepted exactly if it can work [Config]", iff(accepts({**fields, **flags}), right))
+
+
+def case_config_values() -> None:
+    """Values of another kind are refused in each field, where all others are right."""
+    fields: dict[str, Any] = {"num_gpu_blocks": 4, "num_cpu_blocks": 4}
+    value: Any
+    run().prove("total: these are right [Config]", accepts(fields))
+    for name in (*SIZES, "max_preemptions_per_request"):
+        for value in (2.0, "2", True, False, None):
+            if value is not None or name != "max_preemptions_per_request":
+                run().prove(f"total: {name} is a whole number [Config]", not accepts({**fields, name: value}))
+    for name in FLAGS:
         for value in (0, 1, "yes", None):
             run().prove(f"total: {name} is true or false [Config]", not accepts({**fields, name: value}))
     for value in (-0.5, "1", True, None, float("nan"), float("inf")):
@@ -223,11 +241,6 @@ def case_config() -> None:
     for value in (-0.1, 1.5, "1", True, None, float("nan")):
         run().prove("total: a probability is one [Config]", not probable(value))
     run().prove("total: probabilities and factors that work [Config]", all(map(probable, (0, 0.5, 1))))
-    test = config.ArtificialPreemption()
-    right_too = implies(parameters(d), accepts({**few, "delay_factor": 0.5, "artificial_preemption": test}))
-    run().prove("total: a delay and a test that work [Config]", implies(both(*small), right_too))
-    run().prove("total: the other fields have values that work [Config]", implies(both(parameters(d), *small), accepts(few)))
-    run().prove("total: accepted exactly if it can work [Config]", iff(accepts({**fields, **flags}), right))
 
 
 def probable(value: Any) -> bool:
@@ -280,9 +293,6 @@ CASES: dict[str, Any] = {
     "prompt_v0": (case_prompt_v0, ("find_blocks", "compute"), "serve_v0"),
     "front": (case_front, (), "to_front"),
     "standing": (case_standing, (), "standing"),
-    "config": (
-        case_config,
-        (),
-        *("_whole", "_flag", "_size", "_factor", "_share", "_artificial", "Config.__attrs_post_init__"),
-    ),
+    "config": (case_config, (), *("_whole", "_flag", "_size", "_factor", "_artificial", "Config.__attrs_post_init__")),
+    "config_values": (case_config_values, (), *("_whole", "_flag", "_size", "_factor", "_share", "_artificial")),
 }

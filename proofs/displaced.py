@@ -48,11 +48,10 @@ def case_way() -> None:
     delay: Any = SBool(z3.BoolVal(False))
     g: Any = fresh("g")
     blocks: Any = fresh("blocks")
-    first: Any = fresh("first")
     if both(d.running.n >= 1, either(d.waiting.n >= 1, d.swapped.n >= 1)):
         if d.waiting.n >= 1:
             delay = d.delayed()
-        g, first = displacing.line_head(d), d.running.first()
+        g = displacing.line_head(d)
         run().prove("victim_is_last: the head of the line [displace]", leads(e, g))
         kept, right = displacing.kept_back(d, g, delay), spec.kept_back(e, g, delay)
         blocks = displacing.lacking(d, g)
@@ -60,12 +59,12 @@ def case_way() -> None:
         run().assume(iff(kept, right))
         run().prove("victim_is_last: what it needs, as the text says [displace]", blocks == spec.needed(e, g))
         run().assume(blocks == spec.needed(e, g))
-        may, right = displacing.can_make_way(d, g, blocks), spec.makes_way(e, g, blocks, first)
+        may, right = displacing.can_make_way(d, g, blocks), spec.makes_way(e, g, blocks)
         run().prove("victim_is_last: whether there is room without them, as the text says [displace]", iff(may, right))
         run().assume(iff(may, right))
     displacing.displace(d)
     asked_for(g, blocks, "displace")
-    prove(spec.way(d, e, g, blocks, delay, first, last_of(d, g)), "displace")
+    prove(spec.way(d, e, g, blocks, delay, last_of(d, g)), "displace")
 
 
 def case_way_v0() -> None:

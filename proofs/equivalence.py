@@ -99,8 +99,6 @@ ARGUMENTS: Arguments = {
     ("admission.compute", "rest <= left: - 1"): SAME,
     ("displacing.displace_v0", LOOP + "2"): ALL,
     ("displacing.displace_v0", LOOP + "0"): ALL,
-    ("displacing.can_make_way", "d.rank(d.running.first()) < d.rank(g): to <="): RANKED,
-    ("displacing.can_make_way", "d.rank(d.running.first()) < d.rank(g): + 1"): RANKED,
     ("profiles.to_return", "d.config.vllm_v0 and d.config.num_lookahead_slots > 0: without d.config.num_lookahead_slots > 0"): (
         "Without lookahead slots the tables of a group that comes back hold its tokens but perhaps the last, for which "
         "`outgrown` takes one block off: `more` is not above 0."

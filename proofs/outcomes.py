@@ -237,11 +237,11 @@ def _needed(d: Any, e: Any) -> bool:
 
 
 def _made_way(d: Any, e: Any) -> list[Clause]:
-    g, first = walks.head(e), next(iter(e.running.ids), -1)
+    g = walks.head(e)
     last = _last(d, g) if d.running.ids and g >= 0 else -1
     if e.config.vllm_v0:
         return displacing.way_v0(d, e, g, _needs(e, g), last)
-    return displacing.way(d, e, g, _needs(e, g), e.delay, first, last)
+    return displacing.way(d, e, g, _needs(e, g), e.delay, last)
 
 
 def _ask(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
@@ -249,7 +249,7 @@ def _ask(d: Any, e: Any, x: Any, r: Any) -> list[Clause]:
     if gone:
         return [("victim_is_last: who would not come in, as the text says", r == (e.running.ids[-1], True))]
     kept = [bool(displacing.kept_back(e, g, delay)) for delay in (False, True)]
-    room = bool(displacing.makes_way(e, g, blocks, e.running.ids[0]))
+    room = bool(displacing.makes_way(e, g, blocks))
     return [("victim_is_last: asked, as the text says", r == (walks.head(e), *kept, displacing.needed(e, g), room))]
 
 

@@ -53,6 +53,8 @@ class Live:
     """Tokens of its history that have been computed at least once, while it does not decode."""
     first_s: float = -1.0
     preemptions: int = 0
+    cut: bool = False
+    """It was last preempted in the middle of its prefill."""
     cause: str = RECOMPUTE
     """Why it computes again what it had computed, if it does."""
 
@@ -283,6 +285,7 @@ class Simulation:
             request = self.live[g]
             if request.phase not in (PREFILLS, DECODES):
                 metrics.violate(f"request {request.row}: preempted while it did not run")
+            request.cut = request.phase == PREFILLS
             self._leave(request)
             metrics.preempted += request.preemptions == 0
             request.preemptions += 1
@@ -295,12 +298,15 @@ class Simulation:
                 request.cause = self.meter.cause(request.computed, request.tokens)
 
     def _resume(self, plan: Plan) -> None:
-        """Swapped in: they decode in this step."""
+        """Swapped in: they decode in this step, or go on with their prefill."""
         for g in plan.resumed:
             request = self.live[g]
             if request.phase != SWAPPED:
                 self.metrics.violate(f"request {request.row}: swapped in while it was not swapped")
-            self._join(request, request.tokens)
+            if request.cut:
+                request.phase = PREFILLS
+            else:
+                self._join(request, request.tokens)
 
     def _end(self, outcome: Outcome) -> None:
         metrics = self.metrics

@@ -22,13 +22,13 @@ def kept_back(e: Any, g: Any, delay: Truth) -> Truth:
     return either(e.plan.victim[g], both(e.status[g] == W, either(delay, too_long)))
 
 
-def makes_way(e: Any, g: Any, blocks: Any, first: Any) -> Truth:
-    """Has g room without all that rank below it? Whoever ranks above it must leave it a token, if the step decodes too.
+def makes_way(e: Any, g: Any, blocks: Any) -> Truth:
+    """Has g room without all that rank below it and may go? Who ranks above it must leave it a token, if the step decodes too.
 
-    `first`: who runs first. If that ranks below g, g will run alone and needs no watermark.
+    If these are all that run, g will run alone and needs no watermark.
     """
     c, (freed, seats) = e.config, e.behind(g)
-    mark = choose(e.rank(first) < e.rank(g), c.watermark_blocks, 0)
+    mark = choose(e.seqs > seats, c.watermark_blocks, 0)
     room = blocks + mark <= e.gpu.n - e.owing + freed
     token = either(negate(c.enable_chunked_prefill), e.tokens_before(g) < c.max_num_batched_tokens)
     return both(token, room, e.seqs - seats + e.seats[g] <= c.max_num_seqs)
@@ -58,13 +58,13 @@ def step(d: Any, e: Any, g: Any, blocks: Any, last: Any, went_on: Any) -> list[C
     ]
 
 
-def way(d: Any, e: Any, g: Any, blocks: Any, delay: Truth, first: Any, last: Any) -> list[Clause]:
+def way(d: Any, e: Any, g: Any, blocks: Any, delay: Truth, last: Any) -> list[Clause]:
     """kvproof: nobody goes for a head that does not come in all the same, else as many as it needs.
 
-    `first`: who ran first. `last`: who runs last now.
+    `last`: who runs last now.
     """
     somebody = both(e.running.n >= 1, either(e.waiting.n >= 1, e.swapped.n >= 1))
-    may = both(somebody, negate(kept_back(e, g, delay)), makes_way(e, g, blocks, first))
+    may = both(somebody, negate(kept_back(e, g, delay)), makes_way(e, g, blocks))
     return _as_many(d, e, g, may, blocks, last)
 
 

@@ -8,7 +8,7 @@ import z3
 
 from kvproof.proofs import block_rules, cases, sym
 from kvproof.proofs.contracts import installed
-from kvproof.proofs.prove import check
+from kvproof.proofs.solving import check
 
 LIMIT = 300_000
 """Solver steps: a contradiction that matters is found in far fewer."""

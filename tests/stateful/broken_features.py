@@ -27,6 +27,12 @@ def whoever_is_named_goes(d, g, blocks, last):
     return named if d.config.choose_victims and d.running.has(named) else last
 
 
+def make_way_in_vain(d, g, blocks):
+    """What is kept for protected ones counts as free, when it is asked whether making way will do."""
+    freed, seats = d.behind(g)
+    return blocks <= d.gpu.n + freed and d.seqs - seats + d.seats[g] <= d.config.max_num_seqs
+
+
 def rank_without_a_place(d, g, priority):
     """A new priority, and the old place in line."""
     d.priority[g] = priority
@@ -230,6 +236,7 @@ FEATURES = {
     trim_forgets_a_block: (groups.trim_next, ("conservation", "pool", "free blocks")),
     trim_nothing: (groups.trim_next, ("free blocks after a fork", "invariants", "announcements", "needless victim")),
     whoever_is_named_goes: (running.next_victim, ("victim_is_last", "KeyError", "IndexError", "no_deadlock")),
+    make_way_in_vain: (displacing.can_make_way, ("displaced",)),
     rank_without_a_place: (groups.rerank, ("queues after a rank", "keys are distinct")),
     beam_gives_its_seat_back: (groups.finish_sequence, ("seats", "token counts")),
     arrival_only: (groups.add, ("policy order", "seats", "displaced")),

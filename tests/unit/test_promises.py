@@ -12,6 +12,7 @@ from kvproof.spec import promises as spec
 from kvproof.spec.check import violations
 from kvproof.spec.view import View
 from kvproof.store.draft import Draft
+from kvproof.store.policies import AlwaysRecompute
 from kvproof.store.state import initial
 
 
@@ -100,6 +101,63 @@ def test_who_cannot_come_in_again_is_ended_with_its_tokens(mode):
     last = next(outcome for outcome in ended if outcome.group == b)
     assert last.status.name == "FINISHED_CAPACITY" and last.tokens > 2
     assert last.reason.endswith("need 11 blocks, the pool has 4, and max_preemptions_per_request 1 forbids to preempt it")
+
+
+@pytest.mark.parametrize("needs", range(2, 8))
+def test_nobody_makes_way_in_vain_while_a_protected_one_stays(needs):
+    """It stays, so the watermark counts, and what is kept for it does not."""
+    s = Scheduler(config(10, block_size=1, watermark_blocks=2, priority=True, max_preemptions_per_request=1))
+    protected = s.add_request(1, 6, priority=5)
+    served(s, 1)
+    s.add_request(8, 1, priority=0)
+    while s.unfinished > 1:
+        served(s, 1)
+    below = s.add_request(1, 6, priority=6)
+    while set(s.state.running[1]) != {protected, below}:
+        served(s, 1)
+    assert (s.state.gpu_free, s.state.owing, s.state.preemptions.to_dict()) == (6, 3, {protected: 1})
+    head = s.add_request(needs, 2, priority=0)
+    served(s, 1)  # a step of decodes
+    plan = s.schedule()
+    if needs == 2:
+        assert plan.preempted == ((below, "recompute"),) and plan.prefills == ((head, 0, 2),)
+    else:
+        assert plan.preempted == () and plan.decodes == (protected, below)
+
+
+def test_whom_a_policy_names_is_not_preempted_if_it_is_protected():
+    class Last(AlwaysRecompute):
+        @staticmethod
+        def victim(need):
+            return max(s.state.running[1])
+
+    many = 0
+    for seed in range(40):
+        r = random.Random(seed)
+        fields = {"block_size": r.choice((1, 2)), "max_num_seqs": 6, "max_preemptions_per_request": 1}
+        s = Scheduler(config(r.randint(8, 14), **fields), policy=Last)
+        for _ in range(r.randint(3, 8)):
+            s.add_request(r.randint(1, 3), r.randint(2, 6))
+        while s.unfinished:
+            many += len(s.schedule().preempted)
+            assert all(n <= 1 for n in s.state.preemptions.to_dict().values())
+            s.commit()
+    assert many > 40
+
+
+def test_several_sequences_end_for_their_own_reason():
+    """For them the pool will do, so it is no limit that ends them."""
+    reasons = []
+    for limit in (1, None):
+        s = Scheduler(config(4, block_size=1, max_num_seqs=8, max_preemptions_per_request=limit))
+        s.add_request(1, 2)
+        b = s.add_request(3, 3, 2)
+        while s.unfinished:
+            s.schedule()
+            reasons += [outcome.reason for outcome in s.commit() if outcome.group == b]
+            if b in s.state.running[1] and b not in s.state.prefilling[1] and b not in s.state.members.to_dict():
+                s.fork(b)
+    assert reasons == ["needs 5 blocks for its next token, the pool has 4"] * 2
 
 
 @pytest.mark.parametrize("value", [-1, True, 1.0, "1"])

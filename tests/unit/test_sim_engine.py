@@ -52,6 +52,14 @@ def test_one_request() -> None:
     assert (m.finished, m.output_tokens, m.prefill_tokens, m.simulated_s) == (1, 3, 4, 2.0)
 
 
+@pytest.mark.parametrize("blocks", range(50, 70, 2))
+def test_a_prefill_that_was_swapped_out_goes_on(blocks: int) -> None:
+    trace = trace_of((0.0, 4, 40), (1.0, 40, 8))
+    fields = {"block_size": 1, "num_gpu_blocks": blocks, "num_cpu_blocks": 99, "max_model_len": 50}
+    m = run(trace, "swap", **fields, max_num_batched_tokens=4, max_num_seqs=4)
+    assert (m.finished, m.output_tokens) == (2, 48) and m.swaps >= (52 <= blocks <= 58)
+
+
 def test_one_token_has_no_tpot() -> None:
     m = run(trace_of((0.0, 4, 1)))
     assert (list(m.ttft_s), list(m.tpot_s), list(m.e2e_s)) == ([1.0], [], [1.0])
