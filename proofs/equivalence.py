@@ -145,5 +145,8 @@ def install(module: str) -> None:
     vars(importlib.import_module(f"kvproof.core.{module}"))["same_"] = same_
 
 
-REASONS: Arguments = {}
+REASONS: Arguments = {
+    ("running.next_victim", "d.named(g, blocks): g <-> blocks"): "The proofs leave open what a policy answers, whatever it is "
+    "told; what it is told is tested (tests/unit/test_auto.py).",
+}
 """(module.function, change) -> why a survivor is no gap that matters, or which obligation would kill it."""

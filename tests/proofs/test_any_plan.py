@@ -4,7 +4,7 @@ import pytest
 
 from kvproof.proofs import cases, decisions, sym
 from kvproof.proofs.contracts import Contract
-from kvproof.proofs.prove import check
+from kvproof.proofs.solving import check
 from kvproof.proofs.sym import forall, fresh, run
 from kvproof.spec.logic import both, negate
 
