@@ -240,7 +240,9 @@ TENANTS = click.IntRange(min=1, max=TENANTS_MAX)
 @click.option("--profile", type=click.Choice(PROFILES), default="kvproof", show_default=True, help="Scheduling decisions.")
 @click.option("--preemption-mode", type=click.Choice(MODES), help="auto: by cost. Default: recompute (one sequence each).")
 @click.option("--policy", metavar="NAME", help=f"Order of requests: {', '.join(BUILT_IN)}, or an installed package's.")
-@click.option("--max-preemptions-per-request", type=click.IntRange(min=0), help="Then it is protected; 0: nobody is preempted.")
+@click.option(
+    "--max-preemptions-per-request", type=click.IntRange(min=0), help="Whoever was preempted so often is not again; 0: nobody is."
+)
 @click.option("--tenants", type=TENANTS, default=1, show_default=True, help="So many share the requests in turn, for fair.")
 @click.option("--num-gpu-blocks", type=BLOCKS, help="Default: what 0.9 of the memory holds beside the weights.")
 @click.option("--num-cpu-blocks", type=click.IntRange(min=0, max=BLOCKS_MAX), help="Default: as many as on the GPU.")
