@@ -250,13 +250,15 @@ class Scheduler(Ordered):
 
     def forward(self, passes: int) -> int:
         """At most so many times schedule and commit of all results, as long as nothing is decided in them: everybody runs and
-        decodes, gets the blocks that it needs, and nobody ends. Returns how many were made; the next one has something to
-        decide, or is beyond those asked for. For simulations: no engine is told of the blocks.
+        decodes, gets the blocks that it needs, and nobody ends. Returns how many were made; the next one may have something
+        to decide, or is beyond those asked for. For simulations: no engine is told of the blocks.
 
         None are made in profile vllm_v0, with lookahead slots, a delay, an order that ranks anew, or where history is kept.
         """
         if type(passes) is not int or passes < 0:
             raise Rejected("passes must be an integer >= 0")
+        if self.state.issued:
+            raise Rejected("a step is in flight")
         plain = self._order is None and not self._keep_history and not self.config.delay_factor
         if not passes or not plain or self._forced:
             return 0

@@ -106,6 +106,8 @@ def test_where_each_pass_must_be_made_on_its_own(options):
     s = Scheduler(config(8, max_num_seqs=4, **options))
     s.add_request(3, 9, now=0)
     s.schedule(1)
+    with pytest.raises(Rejected, match="a step is in flight"):
+        s.forward(3)
     s.commit()
     assert s.forward(3) == 0
 
