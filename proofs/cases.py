@@ -8,6 +8,7 @@ from kvproof.proofs import (
     block_rules,
     decisions,
     displaced,
+    forwarding,
     lookahead_rules,
     pass_rules,
     phase_rules,
@@ -77,7 +78,7 @@ def _of(contract: Contract) -> Case:
 
 
 ALL: dict[str, Case] = {name: _of(c) for name, c in block_rules.CONTRACTS.items() if name not in transitions.CASES}
-OTHERS = transitions.CASES | decisions.CASES | displaced.CASES | phases.CASES
+OTHERS = transitions.CASES | forwarding.CASES | decisions.CASES | displaced.CASES | phases.CASES
 ALL.update({name: Case(name, fn, uses, tuple(roots), WEIGHTS.get(name, 1.0)) for name, (fn, uses, *roots) in OTHERS.items()})
 
 TRANSITIONS = ("add", "fork", "finish_sequence", "deny_append", "rerank", "forward", "abort", "forget", "schedule", "commit")

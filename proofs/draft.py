@@ -373,19 +373,20 @@ class ZDraft:
 
     def siblings(self) -> SBool:
         """Anything: what is proved of a pass does not depend on it."""
-        return fresh_bool("siblings")
+        return self._once("siblings", self.members.version(), lambda: fresh_bool("siblings"))  # type: ignore[no-any-return]
 
     def due_count(self) -> SInt:
         """Anything."""
-        return fresh("due_count")
+        return self._once("due", (raw(self.clock), self.due.has_.read), lambda: fresh("due_count"))  # type: ignore[no-any-return]
 
     def expiring(self, t: Any) -> SBool:
         """Anything."""
-        return fresh_bool("expiring")
+        return self._once("expiring", (str(raw(t)), self.expiry.has_.read), lambda: fresh_bool("expiring"))  # type: ignore[no-any-return]
 
     def idle_steps(self, most: Any) -> SInt:
         """A number of steps in which no bucket has anybody in it."""
         n, clock = fresh("idle_steps"), self.clock
+        run().notes["idle_steps"] = n
         due, expiry = self.due, self.expiry
         assume(both(n >= 0, n <= most))
         for calendar, first in ((due, clock), (expiry, clock + 1)):

@@ -252,15 +252,16 @@ def _code(source: str, module: str) -> dict[str, types.CodeType]:
 
 @contextmanager
 def switched(mutant: Mutant, source: str | None = None) -> Iterator[None]:
-    """Inside, the function objects of the core run the mutant's code (or `source`); so does the class `Config`."""
+    """Inside, the function objects of the core run the mutant's code (or `source`); so do the classes of `config`."""
     home = importlib.import_module(f"kvproof.core.{mutant.module}")
     if mutant.module == "config":  # a class made by decorators: all of it is made again
-        made, old = namespace(mutant), (home.Config, home.ConfigError)
-        vars(home).update(Config=made["Config"], ConfigError=made["ConfigError"])
+        made = namespace(mutant)
+        old = {name: value for name, value in vars(home).items() if isinstance(value, type) and value.__module__ == home.__name__}
+        vars(home).update({name: made[name] for name in old})
         try:
             yield
         finally:
-            vars(home).update(Config=old[0], ConfigError=old[1])
+            vars(home).update(old)
         return
     real = getattr(home, mutant.function, None)
     if not isinstance(real, types.FunctionType):

@@ -274,24 +274,21 @@ def one_by_one(state: State, passes: int) -> State:
     return state
 
 
-def is_quiet(e: Any) -> bool:
-    """Is there nothing to decide in the next pass?"""
-    plain = not e.config.vllm_v0 and not e.config.num_lookahead_slots and not e.testing
-    due = [g for g in e.running.ids if e.alarm[g] == e.clock]
-    ending = [g for g in e.running.ids if e.expires[g] == e.clock + 1]
-    everybody = e.running.n >= 1 and e.waiting.n == 0 and e.swapped.n == 0 and e.prefilling.n == 0 and not len(e.state.members)
-    return plain and everybody and len(due) <= e.gpu.n - e.owing and not ending
+def visible(state: State, name: str) -> dict[Any, Any]:
+    """What a map says: of a row, the part that this version sees."""
+    contents: dict[Any, Any] = getattr(state, name).to_dict()
+    return {k: blocks[:n] for k, (blocks, n) in contents.items()} if name == "table" else contents
 
 
 def _forward(d: Any, e: Any, passes: int) -> list[Clause]:
     made = d.epoch - e.epoch
     singly = View(one_by_one(e.state, made)) if 0 <= made <= passes else e
-    same = [(name, getattr(singly.state, name).to_dict() == getattr(d.state, name).to_dict()) for name in NAMES]
+    same = [(name, visible(singly.state, name) == visible(d.state, name)) for name in NAMES]
     numbers = ("clock", "ticket", "seqs", "decoders", "issued", "prefilled", "epoch", "gpu_free", "cpu_free")
     return [
         _nobody_else(d, e, -1),
         ("total: no more passes than asked for", 0 <= made <= passes),
-        ("total: none but where there is nothing to decide", made == passes or not is_quiet(d)),
+        ("total: none but where there is nothing to decide", made == passes or not decisions.quiet(d)),
         (
             "total: the numbers are those of as many single passes",
             all(getattr(singly.state, n) == getattr(d.state, n) for n in numbers),

@@ -341,7 +341,7 @@ def same_version(a: Any, b: Any) -> bool:
         return all(same_version(x, y) for x, y in zip(a, b, strict=True))
     if a is b:
         return True
-    return isinstance(a, (bool, int)) and isinstance(b, (bool, int)) and a == b
+    return isinstance(a, (bool, int, str)) and isinstance(b, (bool, int, str)) and a == b
 
 
 def merged(fn: Callable[..., Any], steady: bool = True) -> Callable[..., Any]:

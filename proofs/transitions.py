@@ -2,12 +2,9 @@
 
 from typing import Any
 
-import z3
-
 from kvproof.core import schedule
 from kvproof.core.status import Status
-from kvproof.proofs.block_rules import CONTRACTS
-from kvproof.proofs.contracts import Clauses, Contract
+from kvproof.proofs.contracts import Clauses
 from kvproof.proofs.events import (
     LIVE,
     case_abort,
@@ -23,10 +20,10 @@ from kvproof.proofs.events import (
     start,
 )
 from kvproof.proofs.pass_frames import bucket_shrinks, laws, who_goes_is_named
-from kvproof.proofs.rules import RULES, Rule, Straight, check_frame
+from kvproof.proofs.rules import RULES, Rule, check_frame
 from kvproof.proofs.shapes import ZNumbers, ZResults
 from kvproof.proofs.step_rules import STEP
-from kvproof.proofs.sym import SBool, ZMap, forall, fresh, fresh_bool, run, same_version
+from kvproof.proofs.sym import ZMap, forall, fresh, fresh_bool, run
 from kvproof.spec import decisions, effects, ownership, progress
 from kvproof.spec.invariants import calendars
 from kvproof.spec.logic import both, choose, either, implies, negate
@@ -373,88 +370,11 @@ def case_round() -> None:
     prove([progress.nobody_falls_back(d, e), progress.head_falls(d, m, e, head), progress.order_regained(m, e, line)], when)
 
 
-# --- several passes at once --------------------------------------------------------------------------
-def _between(d: Any) -> Clauses:
-    """What a pass and a commit begin with, and what case_schedule and case_commit assume: the invariants, and an empty plan."""
-    return [*effects.everything(d), ("helper: nothing is planned", d.plan.untouched())]
-
-
-CONTRACTS["schedule"] = Contract(
-    "schedule",
-    "schedule",
-    PASS,
-    lambda d, forced=(): [*_between(d), ("total: no step is in flight", negate(d.issued))],
-    lambda d, e, forced=(): [*effects.everything(d), ("total: a step is issued", both(d.issued, d.epoch == e.epoch + 1))],
-    lambda d: (),
-)
-"""Not proved of its own: `case_schedule` proves all this, from any state between two transitions."""
-CONTRACTS["commit"] = Contract(
-    "schedule",
-    "commit",
-    COMMIT,
-    lambda d, results, ended: [*_between(d), ("total: a step is in flight", d.issued)],
-    lambda d, e, results, ended: [*effects.everything(d), ("total: no step is in flight", negate(d.issued))],
-    lambda d: (),
-)
-"""As for `schedule`: by `case_commit`."""
-RULES["forward"] = Rule(
-    tuple(dict.fromkeys((*PASS, *COMMIT))),
-    lambda d, e, last, results: [
-        *_between(d),
-        ("total: no step is in flight", negate(d.issued)),
-        ("total: no more passes than asked for", both(d.epoch >= e.epoch, d.epoch <= last)),
-    ],
-    lambda d, last, results: (last - d.epoch, 0),
-    laws,
-)
-
-
-def case_forward() -> None:
-    """Several passes in one draft, each with the commit of its results: each begins as it would in a draft of its own."""
-    d, passes, results = start(), fresh("passes"), ZResults()
-    e = d.snap()
-    guarded(both(negate(d.issued), passes >= 1), schedule.forward, d, passes, results)
-    when = "after forward"
-    prove(effects.everything(d), when)
-    most = both(d.epoch >= e.epoch, d.epoch <= e.epoch + passes)
-    prove([("total: no more passes than asked for", most), ("total: no step is in flight", negate(d.issued))], when)
-
-
-class Everybody(ZResults):
-    """All results."""
-
-    def has(self, g: Any) -> Any:
-        """It has one."""
-        return SBool(z3.BoolVal(True))
-
-
-def case_idle() -> None:
-    """A pass in which there is nothing to decide and nobody to look at, and its commit: the clock moves on, and nothing else."""
-    d, results = start(Straight()), Everybody()
-    run().assume(both(schedule.quiet(d), negate(d.issued)))
-    run().assume(forall(1, lambda g: negate(d.due.has_[d.clock, g]), lambda g: [[d.status[g]]]))
-    run().assume(forall(1, lambda g: negate(d.expiry.has_[d.clock + 1, g]), lambda g: [[d.status[g]]]))
-    e, before = d.snap(), d.versions()
-    schedule.schedule(d)
-    d.next_plan()
-    commit: Any = schedule.commit
-    commit(d, results, schedule.NOBODY)
-    d.next_plan()
-    when = "after a pass with nothing to do, and its commit"
-    gone = forall(1, lambda g: negate(either(d.sampling.has_[g], d.idle.has_[g])), lambda g: [[d.status[g]]])
-    steps = both(d.clock == e.clock + 1, d.epoch == e.epoch + 1, negate(d.issued), negate(d.prefilled))
-    told = both(same_version(d.plan.told.read, e.plan.told.read), same_version(d.plan.told_n.read, e.plan.told_n.read))
-    prove([("total: a step", steps), ("total: nobody samples or is idle", gone), ("total: nothing is announced", told)], when)
-    check_frame("idle pass", d, before, ("clock", "epoch", "issued", "prefilled", "spent", "charged", "sampling", "idle", "plan"))
-
-
 # name: (proof, functions for which summaries stand, functions of the core that are called)
 CASES: dict[str, Any] = {
     "schedule": (case_schedule, ("schedule_either", "schedule_mixed", "evict", "look_ahead", "trim"), "schedule"),
     "commit": (case_commit, ("end",), "commit"),
     "round": (case_round, ()),
-    "idle": (case_idle, (), "schedule", "commit"),
-    "forward": (case_forward, ("schedule", "commit"), "forward"),
     "add": (case_add, (), "add"),
     "abort": (case_abort, ("end",), "abort"),
     "fork": (case_fork, (), "fork"),

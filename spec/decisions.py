@@ -275,3 +275,24 @@ def piece(d: Any, e: Any, g: Any, went_on: Any) -> list[Clause]:
         ("recompute_keeps_output: it decodes after its last token", iff(d.prefilling.has_[g], rest > done)),
         ("recompute_keeps_output: and has its next token then", iff(d.sampling.has_[g], rest <= done)),
     ]
+
+
+def quiet(e: Any) -> Truth:
+    """Is there nothing to decide in the next pass of kvproof? Everybody runs and decodes, alone in its group; there are blocks
+    for all that may need one, besides those that are kept; nobody is looked at for its limit; no test of an engine answers."""
+    c = e.config
+    plain = both(negate(c.vllm_v0), c.num_lookahead_slots == 0, negate(e.testing))
+    decode = both(e.running.n >= 1, e.waiting.n == 0, e.swapped.n == 0, e.prefilling.n == 0)
+    room = e.due_count() <= e.gpu.n - e.owing
+    return both(plain, decode, negate(e.siblings()), room, negate(e.expiring(e.clock + 1)))
+
+
+def forward_step(d: Any, e: Any, last: Any, went_on: Any, idle: Any) -> list[Clause]:
+    """A step of several passes at once, up to epoch `last`. `idle`: passes in which nobody is looked at, if it has asked."""
+    some = both(went_on, idle >= 1)
+    moved = both(d.clock == e.clock + idle, d.epoch == e.epoch + idle, negate(d.prefilled))
+    return [
+        ("total: it goes on exactly while there is nothing to decide", iff(went_on, both(e.epoch < last, quiet(e)))),
+        ("total: passes in which nobody is looked at move the clock", implies(some, moved)),
+        ("total: else it is one pass", implies(both(went_on, idle < 1), d.epoch == e.epoch + 1)),
+    ]

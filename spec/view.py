@@ -144,6 +144,18 @@ class View:
         below = [h for h in self.running.ids if self.key[h] > self.key[g] and may_go(self, h)]
         return max(below, key=lambda h: int(self.key[h]), default=g)
 
+    def siblings(self) -> bool:
+        """May there be groups of several sequences? Who has forked is remembered."""
+        return bool(len(self.state.members))
+
+    def due_count(self) -> int:
+        """Groups whose alarm rings now."""
+        return sum(t == self.clock for t, _ in self.due.pairs)
+
+    def expiring(self, t: int) -> bool:
+        """Is anybody looked at for its limit at clock t?"""
+        return any(s == t for s, _ in self.expiry.pairs)
+
     def ceiling(self, g: int) -> int:
         """Blocks of whole tables for all sequences that g may have."""
         return int(self.seats[g]) * self.blocks_for(int(self.limit[g]) - 1)
