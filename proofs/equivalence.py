@@ -23,6 +23,7 @@ EQUAL_NUMBERS = (
 NO_MORE = "Where the mutant takes the other branch it adds no block for each sequence."
 NO_SLOTS = "Without lookahead slots look_ahead takes no block and sets the alarm, which the line before has set, to what it is."
 ARGUMENTS: Arguments = {
+    ("schedule.forward_next", "d.epoch >= last: to =="): "No step goes beyond `last`, which the first is before (case_forward).",
     (
         "schedule.forward_next",
         "if idle > 0:: 0 -> 1",
