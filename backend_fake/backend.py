@@ -227,7 +227,7 @@ class FakeBackend:
                 cells += [(row[p // size], p % size, self._expected(g, owner, p), p) for p in range(start, stop)]
         if cells:
             blocks, offsets, writers, positions = np.array(cells, dtype=np.int64).T
-            self.gpu.write(blocks, offsets, writers, positions, np.concatenate(tokens), self.step)
+            self.store(blocks, offsets, writers, positions, np.concatenate(tokens))
 
     def read(self, wishes: Sequence[tuple[int, int, int]]) -> Histories:
         """Positions 0 .. length - 1 of each (group, sequence, length), every slot of them, with every check."""
@@ -244,7 +244,15 @@ class FakeBackend:
         writers = serials[:, None]
         if any((g, q) in self._lineage for g, q, _ in wishes):
             writers = self._ancestors(wishes, [*starts, len(cells)], positions, writers)
-        return Histories(self.gpu.read(blocks, writers, positions, wanted), positions, wanted, np.array(starts))
+        return Histories(self.load(blocks, writers, positions, wanted), positions, wanted, np.array(starts))
+
+    def store(self, blocks: Ints, offsets: Ints, writers: Ints, positions: Ints, words: Words) -> None:
+        """Store one word in each of these slots of GPU blocks."""
+        self.gpu.write(blocks, offsets, writers, positions, words, self.step)
+
+    def load(self, blocks: Ints, writers: Ints, positions: Ints, wanted: Bools) -> Words:
+        """[len(blocks), block_size]: what is in these GPU blocks, of which the wanted slots are read."""
+        return self.gpu.read(blocks, writers, positions, wanted)
 
     def _same_for_all(self, g: int, i: int, b: int, owner: int, positions: range) -> None:
         """Block b, the i-th of several sequences of g, is written for one of them: do all of them expect the same?"""

@@ -22,6 +22,11 @@ from kvproof.store.policies import Policy
 from kvproof.store.state import State
 
 
+def fake_backend(config: Config) -> FakeBackend:
+    """One with these pools."""
+    return FakeBackend(config.num_gpu_blocks, config.num_cpu_blocks, config.block_size)
+
+
 @attrs.frozen(eq=False)
 class Step:
     """One step: the plan, the state that the pass left (before the results), and who ended since the last step."""
@@ -41,9 +46,10 @@ class FakeEngine:
         watch: Callable[[State], None] = lambda state: None,
         policy: Policy | Order | str | None = None,
         costs: Costs | None = None,
+        backend: Callable[[Config], FakeBackend] | None = None,
     ) -> None:
         self.scheduler = Scheduler(config, preemption_mode, policy, costs=costs)
-        self.backend = FakeBackend(config.num_gpu_blocks, config.num_cpu_blocks, config.block_size)
+        self.backend = fake_backend(config) if backend is None else backend(config)
         self.model = FakeModel(self.backend)
         self.forks: dict[int, list[tuple[int, int]]] = {}  # of each group: (tokens, parent) of its children, in order
         self._to_fork: dict[int, int] = {}  # children to be forked after the first token

@@ -1,0 +1,169 @@
+"""The fake backend with a CUDA backend at its side: plans are executed by both, and what the model reads must be the same.
+
+A word of the fake memory is stored in every layer, in keys and values, mixed with where; so a byte that goes astray is seen.
+"""
+
+from collections import deque
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from kvproof.backend_cuda.backend import CudaBackend
+from kvproof.backend_cuda.layout import Layout
+from kvproof.backend_cuda.runtime import Event, Span, Work
+from kvproof.backend_cuda.simulator import Kernel, Simulator
+from kvproof.backend_fake.backend import FakeBackend
+from kvproof.backend_fake.errors import Misuse, fail
+from kvproof.backend_fake.memory import Bools, Ints, Words
+from kvproof.core.config import Config
+from kvproof.store.plan import Plan
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Cells(Protocol):
+    """Computing on the blocks of a CUDA backend: what a model does, but with words."""
+
+    def store(self, blocks: Ints, offsets: Ints, words: Words) -> None:
+        """One word in each slot of all layers."""
+
+    def load(self, blocks: Ints) -> "Reading":
+        """Enqueue to read these blocks."""
+
+
+class Reading(Protocol):
+    """Contents that are being read."""
+
+    def wait(self) -> tuple[Words, Bools]:
+        """[blocks, block_size]: the words, and whether all layers agree on each."""
+
+
+@attrs.frozen(eq=False)
+class Expected:
+    """What a reading must give."""
+
+    blocks: Ints
+    positions: Ints
+    wanted: Bools
+    contents: Words
+
+
+class MirroredBackend(FakeBackend):
+    """Executes every plan twice, and raises `BackendError` where the contents differ.
+
+    Readings are waited for up to `behind` readings later, as by an engine that does not wait for its results.
+    """
+
+    def __init__(self, cuda: CudaBackend, cells: Cells, behind: int = 0) -> None:
+        super().__init__(cuda.sizes.gpu, cuda.sizes.host, cuda.layout.block_size)
+        self.cuda, self.cells, self.behind = cuda, cells, behind
+        self.readings: deque[tuple[Reading, Expected]] = deque()
+
+    def execute(self, plan: Plan) -> None:
+        """The fake backend refuses first."""
+        super().execute(plan)
+        self.cuda.execute(plan)
+        self.cuda.poll()
+        self.cuda.host.pin_next()
+
+    def store(self, blocks: Ints, offsets: Ints, writers: Ints, positions: Ints, words: Words) -> None:
+        """In both."""
+        super().store(blocks, offsets, writers, positions, words)
+        self.cells.store(blocks, offsets, words)
+
+    def load(self, blocks: Ints, writers: Ints, positions: Ints, wanted: Bools) -> Words:
+        """From both, and the same, sooner or later."""
+        contents = super().load(blocks, writers, positions, wanted)
+        self.readings.append((self.cells.load(blocks), Expected(blocks, positions, wanted, contents)))
+        self.compare(self.behind)
+        return contents
+
+    def compare(self, behind: int = 0) -> None:
+        """Wait for all readings but the last few."""
+        while len(self.readings) > behind:
+            reading, expected = self.readings.popleft()
+            seen, agreed = reading.wait()
+            wrong = expected.wanted & ((seen != expected.contents) | ~agreed)
+            if wrong.any():
+                i, j = np.argwhere(wrong)[0]
+                where = f"slot {j} of GPU block {expected.blocks[i]}, position {expected.positions[i, j]}"
+                fail(Misuse.CORRUPTED, where)
+
+    def close(self) -> None:
+        """Of the CUDA backend, and of its runtime, which says what was never freed."""
+        self.compare()
+        self.cuda.close()
+        self.cuda.runtime.close()
+
+
+class SimulatedCells:
+    """Kernels of the stream simulator. A slot holds whole words: slot_bytes is a multiple of 8."""
+
+    def __init__(self, cuda: CudaBackend) -> None:
+        assert isinstance(cuda.runtime, Simulator) and cuda.layout.slot_bytes % 8 == 0
+        self.cuda, self.runtime = cuda, cuda.runtime
+        layout = cuda.layout
+        self.salt = (np.arange(layout.layers * 2, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+        self.shape = (layout.layers * 2, layout.block_size, layout.slot_bytes // 8)
+        self.runtime.references |= {"store_words": self._store, "load_words": self._load}
+
+    def _block(self, b: int) -> Span:
+        size = self.cuda.layout.block_bytes
+        return Span(self.cuda.gpu, b * size, size)
+
+    def _slots(self, b: int, j: int) -> list[Span]:
+        """Keys and values of slot j of block b, layer by layer."""
+        size, per = self.cuda.layout.slot_bytes, self.cuda.layout.block_size
+        return [Span(self.cuda.gpu, self._block(b).start + (k * per + j) * size, size) for k in range(len(self.salt))]
+
+    def store(self, blocks: Ints, offsets: Ints, words: Words) -> None:
+        """Every slot is a write of its own, so that the race detector knows exactly what is touched."""
+        spans = [self._slots(b, j) for b, j in zip(blocks.tolist(), offsets.tolist(), strict=True)]
+        work = Work([], [span for row in spans for span in row])
+        self.runtime.launch("store_words", self.cuda.compute, 1, 1, (spans, words.copy()), lambda: work)
+
+    def _store(self, kernel: Kernel) -> None:
+        spans, words = kernel.args
+        for row, word in zip(spans, words, strict=True):
+            for span, salt in zip(row, self.salt, strict=True):
+                self.runtime.poke(span, np.full(self.shape[2], word ^ salt).view(np.uint8))
+
+    def load(self, blocks: Ints) -> Reading:
+        """Reads whole blocks."""
+        out: list[Any] = []
+        work = Work([self._block(b) for b in dict.fromkeys(blocks.tolist())], [])
+        self.runtime.launch("load_words", self.cuda.compute, 1, 1, (blocks.tolist(), out), lambda: work)
+        event = self.runtime.event()
+        self.runtime.record(event, self.cuda.compute)
+        return SimulatedReading(self, out, event)
+
+    def _load(self, kernel: Kernel) -> None:
+        blocks, out = kernel.args
+        out += [self.runtime.peek(self._block(b)) for b in blocks]
+
+
+@attrs.frozen(eq=False)
+class SimulatedReading:
+    """Blocks that arrive in `out` before the event."""
+
+    cells: SimulatedCells
+    out: list[Any]
+    event: Event
+
+    def wait(self) -> tuple[Words, Bools]:
+        """See `Reading`."""
+        self.cells.runtime.synchronize(self.event)
+        words = (
+            np.stack(self.out).view(np.uint64).reshape(len(self.out), *self.cells.shape) ^ self.cells.salt[None, :, None, None]
+        )
+        first: Words = words[:, 0, :, 0]
+        return first, (words == first[:, None, :, None]).all(axis=(1, 3))
+
+
+def simulated(config: Config, seed: int = 0, behind: int = 0, **options: Any) -> MirroredBackend:
+    """On the stream simulator, with blocks of two small layers. options: of `Simulator`."""
+    layout = Layout(layers=2, kv_heads=2, head_size=4, block_size=config.block_size, dtype="float16")
+    runtime = Simulator(seed, **options)
+    cuda = CudaBackend(runtime, layout, config.num_gpu_blocks, config.num_cpu_blocks, chunk_bytes=3 * layout.block_bytes)
+    return MirroredBackend(cuda, SimulatedCells(cuda), behind)
