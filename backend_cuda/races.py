@@ -9,14 +9,19 @@ from bisect import bisect_right
 
 import attrs
 
+from kvproof.backend_fake.errors import BackendError, Misuse
+
 HOST = 0
 """The timeline of the host; streams are 1, 2, ..."""
 Clock = dict[int, int]
 """Timeline -> how many of its operations come before."""
 
 
-class HazardError(Exception):
+class HazardError(BackendError):
     """The program is wrong, even if it came out right this time."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(Misuse.HAZARD, where)
 
 
 def join(clock: Clock, other: Clock) -> None:
@@ -69,23 +74,35 @@ class Ranges:
         self.starts.insert(k + 1, at)
         return k + 1
 
-    def read(self, start: int, size: int, by: Access, clock: Clock) -> None:
-        """Raises `HazardError` if a write of these bytes is not ordered before."""
-        for segment in self._range(start, size):
+    def read(self, start: int, size: int, by: Access, clock: Clock, seen: Clock) -> None:
+        """Raises `HazardError` if a write of these bytes is not ordered before.
+
+        seen: what the host has seen. Everything that is enqueued from now on is ordered after that, so it may be forgotten.
+        """
+        if not size:
+            return
+        first, stop = self._range(start, size)
+        kept: list[Segment] = []
+        for segment in self.segments[first:stop]:
             self._after(segment.write, "written", segment, by, clock)
-            segment.reads[by.timeline] = by
+            if segment.write is not None and segment.write.before(seen):
+                segment.write = None
+            reads = {t: read for t, read in segment.reads.items() if not read.before(seen)}
+            segment.reads = reads | {by.timeline: by}
+            if not kept or segment.write is not kept[-1].write or segment.reads != kept[-1].reads:
+                kept.append(segment)
+        self._replace(first, stop, kept)
 
     def write(self, start: int, size: int, by: Access, clock: Clock) -> None:
         """Raises `HazardError` if any access to these bytes is not ordered before."""
-        some = self._range(start, size)
-        for segment in some:
+        if not size:
+            return
+        first, stop = self._range(start, size)
+        for segment in self.segments[first:stop]:
             self._after(segment.write, "written", segment, by, clock)
             for read in segment.reads.values():
                 self._after(read, "read", segment, by, clock)
-        if some:
-            k = bisect_right(self.starts, some[0].start) - 1
-            self.segments[k : k + len(some)] = [Segment(some[0].start, by, {})]
-            self.starts[k : k + len(some)] = [some[0].start]
+        self._replace(first, stop, [Segment(start, by, {})])
 
     def free(self, clock: Clock) -> None:
         """Raises `HazardError` if any access may still come."""
@@ -95,13 +112,17 @@ class Ranges:
             for read in segment.reads.values():
                 self._after(read, "read", segment, by, clock)
 
-    def _range(self, start: int, size: int) -> list[Segment]:
+    def _range(self, start: int, size: int) -> tuple[int, int]:
+        """The segments that are these bytes: from one index up to another."""
         if not 0 <= start <= start + size <= self.size:
             raise HazardError(f"bytes {start} to {start + size} of {self.name}, which has {self.size}")
-        if not size:
-            return []
         first = self._cut(start)
-        return self.segments[first : self._cut(start + size)]
+        return first, self._cut(start + size)
+
+    def _replace(self, first: int, stop: int, segments: list[Segment]) -> None:
+        if len(segments) < stop - first or len(segments) == 1:
+            self.segments[first:stop] = segments
+            self.starts[first:stop] = [segment.start for segment in segments]
 
     def _after(self, earlier: Access | None, how: str, segment: Segment, by: Access, clock: Clock) -> None:
         if earlier is not None and not earlier.before(clock):

@@ -126,7 +126,7 @@ class Simulator:
     def read_host(self, source: Span) -> Bytes:
         """The host reads, now."""
         by, clock = self._now(f"the host's read of {self._name(source)}")
-        self._buffer(source, host=True).ranges.read(source.start, source.size, by, clock)
+        self._buffer(source, host=True).ranges.read(source.start, source.size, by, clock, clock)
         return self._bytes(source).copy()
 
     def array(self, buffer: Buffer) -> Bytes:
@@ -284,7 +284,7 @@ class Simulator:
         join(stream.clock, self.clock)
         by = Access(stream.timeline, number, what)
         for span in reads:
-            self._buffer(span).ranges.read(span.start, span.size, by, stream.clock)
+            self._buffer(span).ranges.read(span.start, span.size, by, stream.clock, self.clock)
         for span in writes:
             self._buffer(span).ranges.write(span.start, span.size, by, stream.clock)
         stream.clock[stream.timeline] = number

@@ -190,6 +190,9 @@ class FakeBackend:
         line = [part for part in self._line(g, parent) if part[0] < written]
         self._lineage[g, child] = [*line, (written, self._writer(g, child))]
 
+    def close(self) -> None:
+        """Give back what was taken from the machine: nothing."""
+
     # Computing.
 
     def sequences(self, g: int) -> list[int]:

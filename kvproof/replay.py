@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kvproof.backend_fake import BackendError
+from kvproof.backend_fake import BackendError, FakeBackend
 from kvproof.bounds import bounds
+from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.core.status import Status
 from kvproof.fake_engine import FakeEngine, Step, alone
@@ -55,11 +56,12 @@ class Replay:
         maps: bool = False,
         check: Callable[[State], list[str]] = spec_violations,
         within: bool = False,
+        backend: Callable[[Config], FakeBackend] | None = None,
     ) -> None:
         self.scenario, self.maps, self.check, self.within = scenario, maps, check, within
         self.violations: dict[str, None] = {}  # a set in order of discovery
         order = None if scenario.policy in OF_CONFIG else scenario.policy
-        self.engine = FakeEngine(scenario.config, scenario.preemption_mode, self._watch, order, scenario.costs)
+        self.engine = FakeEngine(scenario.config, scenario.preemption_mode, self._watch, order, scenario.costs, backend)
         self.arrivals = deque(sorted(scenario.requests, key=lambda request: request.arrival_step))
         self.events = deque(sorted(enumerate(scenario.events), key=lambda pair: pair[1].step))
         self.group: dict[str, int] = {}
@@ -84,7 +86,7 @@ class Replay:
             try:
                 step = self.engine.step(self.steps, self.accept)
             except BackendError as error:
-                yield self._error("backend", self.steps, kind=error.kind.name.lower(), detail=str(error))
+                yield self._unsafe(error)
                 return
             except PolicyError as error:
                 yield self._error("policy", self.steps, detail=str(error))
@@ -101,6 +103,11 @@ class Replay:
             if lacks is not None:
                 yield self._error("stalled", self.steps - 1, blocking=self.name[lacks[0]], lacks=lacks[1])
                 return
+        try:
+            self.engine.backend.close()
+        except BackendError as error:
+            yield self._unsafe(error)
+            return
         yield self._end()
 
     def _arrive(self) -> list[str]:
@@ -229,6 +236,9 @@ class Replay:
         if idle and not self.arrivals and not self.events:
             return blocking(scheduler.state)
         return None
+
+    def _unsafe(self, error: BackendError) -> Record:
+        return self._error("backend", self.steps, kind=error.kind.name.lower(), detail=str(error))
 
     def _error(self, error: str, step: int, **what: str) -> Record:
         """The line that takes the place of the end record."""

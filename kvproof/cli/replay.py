@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +12,10 @@ from kvproof.cli import InputError
 from kvproof.compare import MAPS, Comparison
 from kvproof.formats import Scenario, load_scenario, parse_override
 from kvproof.strictjson import ScenarioError
+
+if TYPE_CHECKING:
+    from kvproof.backend_fake import FakeBackend
+    from kvproof.core.config import Config
 
 
 def load(path: Path, settings: tuple[str, ...]) -> Scenario:
@@ -24,23 +30,42 @@ def load(path: Path, settings: tuple[str, ...]) -> Scenario:
         raise InputError(f"{click.format_filename(path)}: {error}".replace("\n", " ")) from None
 
 
+def mirrored(seed: int) -> "Callable[[Config], FakeBackend]":
+    """Makes the CUDA backend on the stream simulator, which runs things in the order that the seed says."""
+    from kvproof.backend_cuda.mirror import simulated
+
+    return lambda config: simulated(config, seed, behind=seed % 4)
+
+
 @click.command(short_help="run a scenario and print its decision records")
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option(
     "--backend", type=click.Choice(["fake", "cuda"]), default="fake", show_default=True, help="What executes the plans."
+)
+@click.option(
+    "--interleaving", type=int, default=0, show_default=True, help="With --backend cuda: seed of the order in which copies run."
 )
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Override a config field (JSON, else a string).")
 @click.option("--maps", is_flag=True, help="Add block maps and tables to every record.")
 @click.option("--bounds", is_flag=True, help="Add to every record within how many more passes each request ends.")
 @click.option("--check", is_flag=True, help="Compare with `expected` and show the first difference.")
 @click.option("--json", "as_json", is_flag=True, help="The output is JSON lines in any case.")
-def command(scenario: Path, backend: str, settings: tuple[str, ...], maps: bool, bounds: bool, check: bool, as_json: bool) -> int:
+def command(
+    scenario: Path,
+    backend: str,
+    interleaving: int,
+    settings: tuple[str, ...],
+    maps: bool,
+    bounds: bool,
+    check: bool,
+    as_json: bool,
+) -> int:
     """Run SCENARIO (JSON) and print one decision record per step and an end record.
+
+    --backend cuda runs the code of the CUDA backend on a simulator of streams, beside the fake backend, and compares contents.
 
     Exit status: 0; 1 a difference, a violation, wrong tokens, or a run that stalls; 2 bad input.
     """
-    if backend == "cuda":
-        raise InputError("--backend cuda: not available in this release, use --backend fake")
     checked = load(scenario, settings)
     if check and checked.expected is None:
         raise InputError(f"{click.format_filename(scenario)}: expected: is required for --check")
@@ -50,7 +75,7 @@ def command(scenario: Path, backend: str, settings: tuple[str, ...], maps: bool,
     wide = maps or (check and any(name in MAPS for record in expected for name in record))
     if bounds and checked.config.vllm_v0:
         raise InputError("--bounds: profile vllm_v0 may hang: no request is sure to end")
-    run = Replay(checked, maps=wide, within=bounds)
+    run = Replay(checked, maps=wide, within=bounds, backend=mirrored(interleaving) if backend == "cuda" else None)
     comparison = Comparison(expected)
     for record in run.lines():
         if check and "queues" in record:

@@ -17,9 +17,9 @@ from kvproof.replay import Replay, spec_violations
 HERE = Path(__file__).parent
 
 
-def run(scenario: Scenario, check: Callable = spec_violations):
+def run(scenario: Scenario, check: Callable = spec_violations, backend: Callable | None = None):
     """(decision records, last line) of a replay with maps. `check`: state -> violations."""
-    *records, last = Replay(scenario, maps=True, check=check).lines()
+    *records, last = Replay(scenario, maps=True, check=check, backend=backend).lines()
     return records, last
 
 

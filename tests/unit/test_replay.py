@@ -214,11 +214,9 @@ def test_check_finds_missing_and_surplus_records(program, scenario, write):
         assert status == 1 and err.splitlines()[0] == message
 
 
-def test_check_needs_expected_and_cuda_is_not_there(program, scenario, write):
+def test_check_needs_expected(program, scenario, write):
     status, out, err = program("replay", write(scenario), "--check")
     assert (status, out) == (2, "") and "expected: is required for --check" in err
-    status, out, err = program("replay", write(scenario), "--backend", "cuda")
-    assert (status, out) == (2, "") and "--backend cuda: not available" in err
 
 
 def test_settings_override_the_config(program, scenario, write):
