@@ -1,6 +1,7 @@
 """The layers: store <- core <- spec <- proofs, and policies, backend_fake <- facade <- sim, bench, fuzz <- cli.
 
-Imports are read from the source, those inside functions too. core and store are attrs and the standard library only.
+backend_cuda is above backend_fake, beside the facade. Imports are read from the source, those inside functions too.
+core and store are attrs and the standard library only.
 """
 
 import ast
@@ -22,6 +23,7 @@ OURS = {
     "spec": {*LOW, "spec"},
     "proofs": {*LOW, "spec", "proofs"},
     "backend_fake": {*LOW, "backend_fake"},
+    "backend_cuda": {*LOW, "backend_fake", "backend_cuda"},
     "policies": {"store", "policies"},
     "facade": FACADE,
     "sim": {*FACADE, "sim"},
@@ -37,6 +39,7 @@ THEIRS = {
     "spec": {"attrs"},
     "proofs": {"attrs", "z3"},
     "backend_fake": {"attrs", "numpy"},
+    "backend_cuda": {"attrs", "cupy", "numpy"},
     "policies": {"attrs"},
     "facade": {"attrs", "cattrs", "prometheus_client"},
     "sim": {"attrs", "numpy", "plotly", "rich"},
@@ -124,7 +127,7 @@ def test_every_folder_of_the_package_is_a_layer():
 
     with (ROOT / "pyproject.toml").open("rb") as file:
         setuptools = tomllib.load(file)["tool"]["setuptools"]
-    assert {name.partition(".")[2] or "facade" for name in setuptools["packages"]} == set(OURS)
+    assert {[*name.split("."), "facade"][1] for name in setuptools["packages"]} == set(OURS)
     assert set(setuptools["package-dir"]) == set(setuptools["packages"])
     assert {layer_of(path) for path in files()} <= set(OURS) == set(THEIRS)
 
