@@ -4,6 +4,7 @@ A word of the fake memory is stored in every layer, in keys and values, mixed wi
 """
 
 from collections import deque
+from itertools import pairwise
 from typing import Any, Protocol
 
 import attrs
@@ -112,22 +113,27 @@ class SimulatedCells:
         size = self.cuda.layout.block_bytes
         return Span(self.cuda.gpu, b * size, size)
 
-    def _slots(self, b: int, j: int) -> list[Span]:
-        """Keys and values of slot j of block b, layer by layer."""
+    def _slots(self, b: int, j: int, n: int) -> list[Span]:
+        """Keys and values of slots j .. j + n - 1 of block b, layer by layer."""
         size, per = self.cuda.layout.slot_bytes, self.cuda.layout.block_size
-        return [Span(self.cuda.gpu, self._block(b).start + (k * per + j) * size, size) for k in range(len(self.salt))]
+        first = b * self.cuda.layout.block_bytes + j * size
+        return [Span(self.cuda.gpu, first + k * per * size, n * size) for k in range(len(self.salt))]
 
     def store(self, blocks: Ints, offsets: Ints, words: Words) -> None:
-        """Every slot is a write of its own, so that the race detector knows exactly what is touched."""
-        spans = [self._slots(b, j) for b, j in zip(blocks.tolist(), offsets.tolist(), strict=True)]
-        work = Work([], [span for row in spans for span in row])
-        self.runtime.launch("store_words", self.cuda.compute, 1, 1, (spans, words.copy()), lambda: work)
+        """Just these slots are written, so that the race detector knows exactly what is touched."""
+        ends = np.flatnonzero((np.diff(blocks) != 0) | (np.diff(offsets) != 1)) + 1
+        parts: list[tuple[list[Span], Words]] = []
+        for start, stop in pairwise((0, *ends.tolist(), len(words))):
+            spans = self._slots(int(blocks[start]), int(offsets[start]), stop - start)
+            parts.append((spans, words[start:stop].copy()))
+        work = Work([], [span for spans, _ in parts for span in spans])
+        self.runtime.launch("store_words", self.cuda.compute, 1, 1, (parts,), lambda: work)
 
     def _store(self, kernel: Kernel) -> None:
-        spans, words = kernel.args
-        for row, word in zip(spans, words, strict=True):
-            for span, salt in zip(row, self.salt, strict=True):
-                self.runtime.poke(span, np.full(self.shape[2], word ^ salt).view(np.uint8))
+        (parts,) = kernel.args
+        for spans, words in parts:
+            for span, salt in zip(spans, self.salt, strict=True):
+                self.runtime.poke(span, np.repeat(words ^ salt, self.shape[2]).view(np.uint8))
 
     def load(self, blocks: Ints) -> Reading:
         """Reads whole blocks."""

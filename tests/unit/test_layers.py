@@ -28,8 +28,8 @@ OURS = {
     "facade": FACADE,
     "sim": {*FACADE, "sim"},
     "bench": {*FACADE, "bench"},
-    "fuzz": {*FACADE, "fuzz"},
-    "cli": {*FACADE, "sim", "bench", "fuzz", "proofs", "cli"},
+    "fuzz": {*FACADE, "backend_cuda", "fuzz"},
+    "cli": {*FACADE, "backend_cuda", "sim", "bench", "fuzz", "proofs", "cli"},
 }
 """Layer -> the layers of kvproof that it may import."""
 
