@@ -1,4 +1,4 @@
-# Everything happens in .venv. Targets: demo test lint typecheck prove audit fuzz capacity progress clean.
+# Everything happens in .venv. Targets: demo test lint typecheck prove audit fuzz capacity progress transfers clean.
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +9,7 @@ SECONDS_TO_FUZZ ?= 60
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; exit; }; done)
 
-.PHONY: demo test lint typecheck prove audit fuzz capacity progress clean
+.PHONY: demo test lint typecheck prove audit fuzz capacity progress transfers clean
 
 demo: $(STAMP)
 	$(BIN)/kvproof demo
@@ -38,6 +38,9 @@ capacity: $(STAMP)
 
 progress: $(STAMP)
 	$(BIN)/python -m kvproof.fuzz.progress --workloads 1000
+
+transfers: $(STAMP)
+	$(BIN)/python -m kvproof.fuzz.transfers --plans 10000
 
 # Installed again only when the packaging changes.
 $(STAMP): pyproject.toml

@@ -1,6 +1,7 @@
 """CudaBackend: executes plans on GPU and pinned host memory, on streams of its own, and never waits unless it is asked to."""
 
 from collections import deque
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
@@ -137,11 +138,12 @@ class CudaBackend:
         if self._closed:
             return
         self._closed = True
-        for stream in (self.out, self.back, self.compute):
-            self.runtime.drain(stream)
-        self.copier.staging.close()
-        self.host.close()
-        self.runtime.free(self.gpu)
+        with ExitStack() as last:  # also if the device is lost
+            last.callback(self.runtime.free, self.gpu)
+            last.callback(self.host.close)
+            last.callback(self.copier.staging.close)
+            for stream in (self.out, self.back, self.compute):
+                self.runtime.drain(stream)
 
     def __enter__(self) -> "CudaBackend":
         return self

@@ -98,6 +98,18 @@ class MirroredBackend(FakeBackend):
         self.cuda.runtime.close()
 
 
+def salts(layout: Layout) -> Words:
+    """What a word is mixed with in the keys, and in the values, of each layer."""
+    return (np.arange(layout.layers * 2, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+
+
+def agreed(found: Words, salt: Words) -> tuple[Words, Bools]:
+    """What is found in [blocks, 2 * layers, block_size, words of a slot]: the words, and whether all agree on each."""
+    words = found ^ salt[None, :, None, None]
+    first: Words = words[:, 0, :, 0]
+    return first, (words == first[:, None, :, None]).all(axis=(1, 3))
+
+
 class SimulatedCells:
     """Kernels of the stream simulator. A slot holds whole words: slot_bytes is a multiple of 8."""
 
@@ -105,7 +117,7 @@ class SimulatedCells:
         assert isinstance(cuda.runtime, Simulator) and cuda.layout.slot_bytes % 8 == 0
         self.cuda, self.runtime = cuda, cuda.runtime
         layout = cuda.layout
-        self.salt = (np.arange(layout.layers * 2, dtype=np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+        self.salt = salts(layout)
         self.shape = (layout.layers * 2, layout.block_size, layout.slot_bytes // 8)
         self.runtime.references |= {"store_words": self._store, "load_words": self._load}
 
@@ -160,11 +172,8 @@ class SimulatedReading:
     def wait(self) -> tuple[Words, Bools]:
         """See `Reading`."""
         self.cells.runtime.synchronize(self.event)
-        words = (
-            np.stack(self.out).view(np.uint64).reshape(len(self.out), *self.cells.shape) ^ self.cells.salt[None, :, None, None]
-        )
-        first: Words = words[:, 0, :, 0]
-        return first, (words == first[:, None, :, None]).all(axis=(1, 3))
+        found = np.stack(self.out).view(np.uint64).reshape(len(self.out), *self.cells.shape)
+        return agreed(found, self.cells.salt)
 
 
 def simulated(config: Config, seed: int = 0, behind: int = 0, **options: Any) -> MirroredBackend:

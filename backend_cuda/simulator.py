@@ -112,7 +112,8 @@ class Simulator:
         assert isinstance(buffer, SimBuffer)
         if not buffer.live:
             raise HazardError(f"{buffer.name} is freed twice")
-        buffer.ranges.free(self.clock)
+        if not self.lost:
+            buffer.ranges.free(self.clock)
         buffer.live = False
         buffer.data[:] = 0x5A
         self.buffers.remove(buffer)

@@ -1,6 +1,7 @@
 """Small pinned buffers that kernels read: each is written again only when the host has seen that its last reader is done."""
 
 from collections import deque
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
@@ -59,11 +60,14 @@ class Staging:
                 self.free.setdefault(buffer.size, []).append(buffer)
 
     def close(self) -> None:
-        """Wait for the readers and free all."""
-        for queue in self.lent.values():
-            while queue:
-                self.runtime.synchronize(queue[0].event)
-                self.runtime.free(queue.popleft().buffer)
-        for some in self.free.values():
-            while some:
-                self.runtime.free(some.pop())
+        """Wait for the readers and free all, also if the device is lost."""
+        with ExitStack() as last:
+            for some in self.free.values():
+                while some:
+                    last.callback(self.runtime.free, some.pop())
+            for queue in self.lent.values():
+                for lent in queue:
+                    last.callback(self.runtime.free, lent.buffer)
+            for queue in self.lent.values():
+                while queue:
+                    self.runtime.synchronize(queue.popleft().event)

@@ -23,7 +23,8 @@ PACKAGES = {
     "rich": ("rich",),
     "z3": ("z3-solver",),
     "torch": ("torch",),
-    "cupy": ("cupy-cuda12x", "cupy-cuda13x", "cupy-cuda11x", "cupy"),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "cuda-bindings": ("cuda-bindings",),
 }
 """Name -> distributions that provide it."""
 
@@ -32,7 +33,8 @@ NEEDED_BY = {
     "numpy": "replay, fuzz",
     "plotly": "simulate --sweep --report",
     "torch": "nothing yet",
-    "cupy": "nothing yet",
+    "cupy": "the CUDA backend",
+    "cuda-bindings": "the CUDA backend, to copy in batches",
 }
 
 
@@ -84,15 +86,15 @@ def command(as_json: bool) -> int:
     if as_json:
         print(json.dumps(found))
         return 0
-    print(f"kvproof     {found['kvproof']}")
-    print(f"python      {found['python']}")
+    print(f"kvproof       {found['kvproof']}")
+    print(f"python        {found['python']}")
     for name, number in found["packages"].items():
         missing = f"not installed (needed by {NEEDED_BY[name]})" if name in NEEDED_BY else "not installed"
-        print(f"{name:<11} {number or missing}")
-    print(f"GPU driver  {found['gpu_driver'] or 'none found: GPU backends are not available'}")
+        print(f"{name:<13} {number or missing}")
+    print(f"GPU driver    {found['gpu_driver'] or 'none found: GPU backends are not available'}")
     data = found["data"]
     hint = "" if data["from"] == "KVPROOF_DATA" else "; set KVPROOF_DATA to have it elsewhere"
     absent = "" if data["found"] else f": not there; traces are read from it{hint}"
-    print(f"data        {data['path']} ({data['from']}){absent}")
-    print(f"cores       {found['cores']}")
+    print(f"data          {data['path']} ({data['from']}){absent}")
+    print(f"cores         {found['cores']}")
     return 0

@@ -31,8 +31,8 @@ def test_doctor_with_nothing_installed(program, monkeypatch, tmp_path):
     monkeypatch.setenv("KVPROOF_DATA", str(tmp_path / "none"))
     status, out, _ = program("doctor")
     assert status == 0
-    assert "z3          not installed (needed by prove, audit)" in out
-    assert "GPU driver  none found" in out and "not there" in out
+    assert "z3            not installed (needed by prove, audit)" in out
+    assert "GPU driver    none found" in out and "not there" in out
     status, out, _ = program("doctor", "--json")
     assert status == 0 and set(json.loads(out)["packages"].values()) == {None}
 

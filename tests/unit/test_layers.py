@@ -39,7 +39,7 @@ THEIRS = {
     "spec": {"attrs"},
     "proofs": {"attrs", "z3"},
     "backend_fake": {"attrs", "numpy"},
-    "backend_cuda": {"attrs", "cupy", "numpy"},
+    "backend_cuda": {"attrs", "cuda", "cupy", "numpy"},
     "policies": {"attrs"},
     "facade": {"attrs", "cattrs", "prometheus_client"},
     "sim": {"attrs", "numpy", "plotly", "rich"},
