@@ -1,20 +1,25 @@
-"""Moves lists of blocks: one batch call, one copy per run, or one kernel for many small fragments. All move the same bytes."""
+"""Moves lists of blocks: one batch call, one copy per run, or one kernel for many small fragments. All move the same bytes.
+
+A list becomes a `Job` first: all that may be refused is done then, so that a plan is submitted whole or not at all.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import chain
+from typing import Any
 
+import attrs
 import numpy as np
 
 from kvproof.backend_cuda.host_pool import HostPool
-from kvproof.backend_cuda.runs import cut, runs
-from kvproof.backend_cuda.runtime import Buffer, Move, Place, Runtime, Span, Stream, Work
+from kvproof.backend_cuda.runs import Run, cut, runs
+from kvproof.backend_cuda.runtime import Buffer, Event, Move, Place, Runtime, Span, Stream, Work
 from kvproof.backend_cuda.staging import Staging
 
 Pairs = Sequence[tuple[int, int]]
 KERNEL_BELOW = 32 << 10
-"""Bytes of a fragment, on average, below which one kernel beats a copy each. Measured on the device where there is one."""
+"""Bytes of a fragment, on average, below which one kernel is thought to beat a copy each. To be measured on the device."""
 VECTOR = 16
 """Bytes that a thread moves at once."""
 THREADS = 256
@@ -23,11 +28,26 @@ GRID = 64
 
 
 class Path(Enum):
-    """How a list was moved."""
+    """How a list is moved."""
 
     BATCH = "batch"
     RUNS = "runs"
     KERNEL = "kernel"
+
+
+@attrs.frozen(eq=False)
+class Job:
+    """A list that is ready to be submitted."""
+
+    path: Path
+    moves: Sequence[Move]
+    blocks: int
+    table: Span | None = None
+    """Of the kernel: the addresses."""
+
+    def slow(self) -> set[Buffer]:
+        """The pageable buffers that it touches."""
+        return {span.buffer for move in self.moves for span in move if span.buffer.place == Place.PAGEABLE}
 
 
 class Copier:
@@ -44,71 +64,77 @@ class Copier:
     def _gpu(self, block: int, n: int = 1) -> Span:
         return Span(self.gpu, block * self.block_bytes, n * self.block_bytes)
 
-    def out(self, pairs: Pairs, stream: Stream) -> None:
+    def out(self, pairs: Pairs) -> Job:
         """GPU blocks to host blocks, each numbered from 0."""
-        pieces = [p for run in runs(pairs) for p in cut(run, self.host.per_chunk, 1)]
-        moves = [(self.host.span(t, n), self._gpu(s, n)) for s, t, n in pieces]
-        if not self._swap(moves, stream):
-            self._fragments([(self.host.span(t), self._gpu(s)) for s, t in pairs], stream)
+        return self._swap(pairs, 1, lambda s, t, n: (self.host.span(t, n), self._gpu(s, n)))
 
-    def back(self, pairs: Pairs, stream: Stream) -> None:
+    def back(self, pairs: Pairs) -> Job:
         """Host blocks to GPU blocks."""
-        pieces = [p for run in runs(pairs) for p in cut(run, self.host.per_chunk, 0)]
-        moves = [(self._gpu(t, n), self.host.span(s, n)) for s, t, n in pieces]
-        if not self._swap(moves, stream):
-            self._fragments([(self._gpu(t), self.host.span(s)) for s, t in pairs], stream)
+        return self._swap(pairs, 0, lambda s, t, n: (self._gpu(t, n), self.host.span(s, n)))
 
-    def within(self, pairs: Pairs, stream: Stream) -> None:
+    def within(self, pairs: Pairs) -> Job:
         """GPU blocks to GPU blocks: copy-on-write."""
-        self._fragments([(self._gpu(t), self._gpu(s)) for s, t in pairs], stream)
+        moves = [(self._gpu(t), self._gpu(s)) for s, t in pairs]
+        return self._kernel(moves) or Job(Path.RUNS, moves, len(moves))
 
-    def _swap(self, moves: list[Move], stream: Stream) -> bool:
-        """Move the runs, unless a kernel shall move their blocks."""
-        size = sum(target.size for target, _ in moves)
-        path = self._path(moves, size)
+    def _swap(self, pairs: Pairs, side: int, move: Any) -> Job:
+        pieces: Iterable[Run] = (p for run in runs(pairs) for p in cut(run, self.host.per_chunk, side))
+        moves = [move(*piece) for piece in pieces]
+        path = self._path(moves, len(pairs))
         if path == Path.KERNEL:
-            return False
-        self._note(path, size // self.block_bytes, len(moves))
-        if path == Path.BATCH:
-            self.runtime.copy_batch(moves, stream)
-        else:
-            for target, source in moves:
-                self.runtime.copy(target, source, stream)
-        return True
+            job = self._kernel([move(s, t, 1) for s, t in pairs])
+            if job is not None:
+                return job
+            path = Path.RUNS
+        return Job(path, moves, len(pairs))
 
-    def _path(self, moves: list[Move], size: int) -> Path:
+    def _path(self, moves: Sequence[Move], blocks: int) -> Path:
         pinned = all(Place.PAGEABLE not in (target.buffer.place, source.buffer.place) for target, source in moves)
-        if pinned and (self.force or self._best(size // len(moves))) == Path.KERNEL:
-            return Path.KERNEL
-        batch = pinned and self.runtime.batches and self.force != Path.RUNS
-        return Path.BATCH if batch else Path.RUNS
+        if not pinned:
+            return Path.RUNS
+        best = Path.BATCH if self.runtime.batches else Path.RUNS
+        if blocks * self.block_bytes < self.kernel_below * len(moves):
+            best = Path.KERNEL
+        path = self.force or best
+        return Path.RUNS if path == Path.BATCH and not self.runtime.batches else path
 
-    def _best(self, fragment: int) -> Path:
-        if fragment < self.kernel_below:
-            return Path.KERNEL
-        return Path.BATCH if self.runtime.batches else Path.RUNS
-
-    def _fragments(self, moves: list[Move], stream: Stream) -> None:
-        """One kernel for all of them. It reads their addresses in pinned memory, of which there may be none: then a copy each."""
+    def _kernel(self, moves: Sequence[Move]) -> Job | None:
+        """One kernel. It reads their addresses in pinned memory, of which there may be none."""
+        if not self.runtime.kernels:
+            return None
         addresses = chain.from_iterable((source.address, target.address) for target, source in moves)
         table = np.fromiter(addresses, dtype=np.uint64, count=2 * len(moves))
         span = self.staging.put(table.tobytes(), table.nbytes)
-        if span is None:
-            self._note(Path.RUNS, len(moves), len(moves))
-            for target, source in moves:
+        return None if span is None else Job(Path.KERNEL, moves, len(moves), span)
+
+    def cancel(self, job: Job) -> None:
+        """It is not submitted after all."""
+        if job.table is not None:
+            self.staging.give_back(job.table)
+
+    def submit(self, job: Job, stream: Stream) -> Event:
+        """Enqueue it; the event follows it."""
+        if job.table is not None:
+            self._launch(job, job.table, stream)
+        elif job.path == Path.BATCH:
+            self.runtime.copy_batch(job.moves, stream)
+        else:
+            for target, source in job.moves:
                 self.runtime.copy(target, source, stream)
-            return
+        event = self.runtime.event()
+        self.runtime.record(event, stream)
+        for buffer in job.slow():
+            self.host.used(buffer, event)
+        self.taken[job.path.value] += 1
+        self.taken["blocks"] += job.blocks
+        self.taken["copies"] += 1 if job.path == Path.KERNEL else len(job.moves)
+        return event
 
+    def _launch(self, job: Job, table: Span, stream: Stream) -> None:
         def work() -> Work:
-            return Work([span, *(source for _, source in moves)], [target for target, _ in moves])
+            return Work([table, *(source for _, source in job.moves)], [target for target, _ in job.moves])
 
-        self._note(Path.KERNEL, len(moves), 1)
-        args = (np.uint64(span.address), np.uint32(len(moves)), np.uint64(self.block_bytes))
-        grid = min(GRID, -(-len(moves) * self.block_bytes // (VECTOR * THREADS)))
+        args = (np.uint64(table.address), np.uint32(len(job.moves)), np.uint64(self.block_bytes))
+        grid = min(GRID, -(-len(job.moves) * self.block_bytes // (VECTOR * THREADS)))
         self.runtime.launch("copy_fragments", stream, grid, THREADS, args, work)
-        self.staging.lend(span, stream)
-
-    def _note(self, path: Path, blocks: int, copies: int) -> None:
-        self.taken[path.value] += 1
-        self.taken["blocks"] += blocks
-        self.taken["copies"] += copies
+        self.staging.lend(table, stream)

@@ -3,6 +3,7 @@
 Every CUDA error becomes a `CudaError` that says what to do. What cannot be told apart from a broken device is `DeviceLost`.
 """
 
+import logging
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,27 @@ import attrs
 import numpy as np
 
 from kvproof.backend_cuda import kernels
-from kvproof.backend_cuda.errors import CudaError, DeviceLost, NoDevice, NoDriver, OutOfDeviceMemory, PinRefused
+from kvproof.backend_cuda.errors import (
+    CaptureRefused,
+    CudaError,
+    DeviceLost,
+    NoDevice,
+    NoDriver,
+    OutOfDeviceMemory,
+    PinRefused,
+)
+from kvproof.backend_cuda.host_memory import free_host_memory
+from kvproof.backend_cuda.kernels import KernelError
 from kvproof.backend_cuda.runtime import Buffer, Device, Move, Place, Span, Work
 
+log = logging.getLogger("kvproof")
 INSTALL = "pip install 'kvproof[cuda]', or 'kvproof[cuda12]' for a driver of CUDA 12"
-MEMORY_ALLOCATION, INSUFFICIENT_DRIVER, NO_DEVICE, INVALID_DEVICE = 2, 35, 100, 101
+SUCCESS, MEMORY_ALLOCATION, INSUFFICIENT_DRIVER, NO_DEVICE, NOT_READY = 0, 2, 35, 100, 600
 """Numbers of CUDA's errors, of which CuPy has no names."""
+NOT_PINNED = {1, MEMORY_ALLOCATION, 304, 800, 801}
+"""A driver refuses to pin: invalid value, no memory, the operating system, not permitted, not supported."""
+CAPTURE = range(900, 909)
+"""What is asked may not be done while a graph is captured."""
 PORTABLE, MAPPED = 1, 2
 BATCHES_SINCE = 12_080
 """Driver that has `cudaMemcpyBatchAsync`: 12.8."""
@@ -59,10 +75,10 @@ class CupyRuntime:
         if not 0 <= index < count:
             raise NoDevice(f"there is no GPU {index}: the driver sees {count}")
         self.index = index
-        self.api.setDevice(index)
-        self.device = self._describe()
+        with self._asking("ask for the device", NoDevice):
+            self.device = self._describe()
         self._bindings = self._batched_copies()
-        self._functions: dict[str, Any] = {}
+        self._functions = self._kernels()
 
     def _describe(self) -> Device:
         found = self.api.getDeviceProperties(self.index)
@@ -88,27 +104,55 @@ class CupyRuntime:
             from cuda.bindings import runtime
         except ImportError:
             return None
-        return runtime if self.api.driverGetVersion() >= BATCHES_SINCE and hasattr(runtime, "cudaMemcpyBatchAsync") else None
+        fits = self.api.driverGetVersion() >= BATCHES_SINCE and hasattr(runtime, "cudaMemcpyBatchAsync")
+        return runtime if fits and int(runtime.cudaGetDeviceCount()[0]) == SUCCESS else None
+
+    def _kernels(self) -> dict[str, Any]:
+        """All of them, loaded; none if there is no compiler: then each block is a copy of its own."""
+        major, minor = self.device.capability
+        functions = {}
+        for name in kernels.NAMES:
+            try:
+                cubin = kernels.compile_nvrtc(name, f"sm_{major}{minor}")
+            except KernelError as error:
+                log.warning("the CUDA backend copies without kernels, which costs time: %s", error)
+                return {}
+            with self._asking(f"load kernel {name}"):
+                module = self.cupy.cuda.function.Module()
+                module.load(cubin)
+                functions[name] = module.get_function(name)
+        return functions
 
     @property
     def batches(self) -> bool:
         """Can `copy_batch` submit many copies in one call?"""
         return self._bindings is not None
 
+    @property
+    def kernels(self) -> bool:
+        """Has the compiler made them?"""
+        return bool(self._functions)
+
     @contextmanager
     def _asking(self, what: str, short: type[CudaError] = DeviceLost) -> Iterator[None]:
-        """What CUDA says becomes an error of ours; `short`: if it has no memory."""
+        """On this device, whatever the thread's is. What CUDA says becomes an error of ours; `short`: if it gives none."""
         try:
-            yield
+            with self.cupy.cuda.Device(self.index):
+                yield
         except self.api.CUDARuntimeError as error:
-            if error.status == MEMORY_ALLOCATION or short is PinRefused:
-                raise short(f"{what}: {error}") from error
-            raise DeviceLost(
-                f"{what}: {error}; a kernel or a copy before it may have failed, and nothing on the device can be relied on: "
-                "start the process again"
-            ) from error
+            raise self._error(what, error.status, str(error), short) from error
         except self.cupy.cuda.driver.CUDADriverError as error:
-            raise DeviceLost(f"{what}: {error}: start the process again") from error
+            raise self._error(what, error.status, str(error), short) from error
+
+    def _error(self, what: str, status: int, said: str, short: type[CudaError]) -> CudaError:
+        if status in CAPTURE:
+            return CaptureRefused(f"{what}: {said}: not while a graph is captured")
+        if short is NoDevice or status == MEMORY_ALLOCATION or (short is PinRefused and status in NOT_PINNED):
+            return short(f"{what}: {said}")
+        return DeviceLost(
+            f"{what}: {said}; a kernel or a copy before it may have failed, and nothing on the device can be relied on: "
+            "start the process again"
+        )
 
     # Memory.
 
@@ -119,11 +163,8 @@ class CupyRuntime:
         return int(free), int(total)
 
     def host_memory(self) -> int:
-        """Bytes that the kernel of the host could give out without swapping."""
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
-        return 1 << 62
+        """Bytes that the kernel of the host could give out without swapping, and that the container may have."""
+        return free_host_memory(Path("/"))
 
     def allocate(self, size: int) -> CupyBuffer:
         """Device memory."""
@@ -132,7 +173,6 @@ class CupyRuntime:
 
     def pin(self, size: int) -> CupyBuffer:
         """Pinned memory from the driver."""
-        self.api.setDevice(self.index)  # of the thread that asks
         with self._asking(f"pin {size:,} bytes", PinRefused):
             address = self.api.hostAlloc(size, PORTABLE | MAPPED)
         return CupyBuffer(Place.PINNED, size, address, host_array(address, size))
@@ -140,12 +180,12 @@ class CupyRuntime:
     def register(self, buffer: Buffer) -> None:
         """Pin pageable memory where it lies."""
         assert isinstance(buffer, CupyBuffer)
-        self.api.setDevice(self.index)
         start = buffer.host.ctypes.data
         with self._asking(f"register {buffer.size:,} bytes", PinRefused):
             self.api.hostRegister(start, buffer.size, PORTABLE | MAPPED)
+            buffer.registered = True
             buffer.address = self.api.pointerGetAttributes(start).devicePointer
-        buffer.place, buffer.registered = Place.PINNED, True
+        buffer.place = Place.PINNED
 
     def pageable(self, size: int) -> CupyBuffer:
         """Whole pages, so that they can be registered."""
@@ -202,8 +242,11 @@ class CupyRuntime:
 
     def done(self, event: Any) -> bool:
         """Has it happened?"""
-        with self._asking("ask for an event"):
-            return bool(event.done)
+        with self._asking("ask for an event"):  # Event.done would not tell a failure from an event to come
+            status = self.api.eventQuery(event.ptr)
+            if status not in (SUCCESS, NOT_READY):
+                raise self.api.CUDARuntimeError(status)
+            return bool(status == SUCCESS)
 
     def synchronize(self, event: Any) -> None:
         """Wait till it has."""
@@ -218,7 +261,12 @@ class CupyRuntime:
     def capturing(self, stream: Any) -> bool:
         """Is a graph captured?"""
         with self._asking("ask for a capture"):
-            return bool(stream.is_capturing())
+            try:
+                return bool(stream.is_capturing())
+            except RuntimeError as error:
+                if isinstance(error, self.api.CUDARuntimeError):
+                    raise
+                raise CaptureRefused(f"a capture has gone wrong: {error}") from error
 
     # Work.
 
@@ -240,24 +288,20 @@ class CupyRuntime:
         order.srcAccessOrder = b.cudaMemcpySrcAccessOrder.cudaMemcpySrcAccessOrderStream
         targets, sources = [t.address for t, _ in moves], [s.address for _, s in moves]
         sizes = [s.size for _, s in moves]
-        error = b.cudaMemcpyBatchAsync(targets, sources, sizes, len(moves), [order], [0], 1, stream.ptr)[0]
-        if int(error):
-            raise DeviceLost(f"a batch of {len(moves)} copies: {error.name}: start the process again")
+        what = f"a batch of {len(moves)} copies"
+        with self._asking(what):
+            status = int(b.cudaMemcpyBatchAsync(targets, sources, sizes, len(moves), [order], [0], 1, stream.ptr)[0])
+        if status != SUCCESS:
+            raise self._error(what, status, f"CUDA error {status}", DeviceLost)
 
     def launch(self, kernel: str, stream: Any, blocks: int, threads: int, args: Sequence[Any], work: Callable[[], Work]) -> None:
-        """Enqueue a kernel; the first of its name is compiled."""
-        if kernel not in self._functions:
-            module = self.cupy.cuda.function.Module()
-            with self._asking(f"load kernel {kernel}"):
-                major, minor = self.device.capability
-                module.load(kernels.compile_nvrtc(kernel, f"sm_{major}{minor}"))
-                self._functions[kernel] = module.get_function(kernel)
+        """Enqueue a kernel."""
         with self._asking(f"launch kernel {kernel}"):
             self._functions[kernel]((blocks,), (threads,), tuple(args), stream=stream)
 
     def close(self) -> None:
-        """Streams and events go with their last user."""
-        self._functions.clear()
+        """Unload the kernels."""
+        self._functions = {}
 
 
 def host_array(address: int, size: int) -> Any:

@@ -68,12 +68,12 @@ def num_cpu_blocks(runtime: Runtime, layout: Layout, swap_space: float) -> int:
     if not 0 <= swap_space < 2**20:
         raise ValueError(f"swap_space must be >= 0 GiB, not {swap_space!r}")
     blocks = int(swap_space * 2**30) // layout.block_bytes
-    fits(runtime, layout, blocks)
+    require_host_memory(runtime, layout, blocks)
     return blocks
 
 
-def fits(runtime: Runtime, layout: Layout, blocks: int) -> None:
-    """Is so much of the host's memory free? A pool that is only nearly there would end the process later, by a signal."""
+def require_host_memory(runtime: Runtime, layout: Layout, blocks: int) -> None:
+    """Raises `OutOfHostMemory` unless so much is free: a pool that is nearly there would end the process later, by a signal."""
     free = runtime.host_memory()
     if blocks * layout.block_bytes > free:
         raise OutOfHostMemory(

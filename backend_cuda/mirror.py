@@ -3,7 +3,9 @@
 A word of the fake memory is stored in every layer, in keys and values, mixed with where; so a byte that goes astray is seen.
 """
 
+import random
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -11,6 +13,7 @@ import attrs
 import numpy as np
 
 from kvproof.backend_cuda.backend import CudaBackend
+from kvproof.backend_cuda.copier import Path
 from kvproof.backend_cuda.layout import Layout
 from kvproof.backend_cuda.runtime import Event, Span, Work
 from kvproof.backend_cuda.simulator import Kernel, Simulator
@@ -53,20 +56,40 @@ class Expected:
 class MirroredBackend(FakeBackend):
     """Executes every plan twice, and raises `BackendError` where the contents differ.
 
-    Readings are waited for up to `behind` readings later, as by an engine that does not wait for its results.
+    Readings are waited for up to `behind` readings later, as by an engine that does not wait for its results. `pins`: is a chunk
+    of the host pool pinned after the plan of this epoch?
     """
 
-    def __init__(self, cuda: CudaBackend, cells: Cells, behind: int = 0) -> None:
+    def __init__(
+        self, cuda: CudaBackend, cells: Cells, behind: int = 0, pins: Callable[[int], bool] = lambda epoch: True
+    ) -> None:
         super().__init__(cuda.sizes.gpu, cuda.sizes.host, cuda.layout.block_size)
-        self.cuda, self.cells, self.behind = cuda, cells, behind
+        self.cuda, self.cells, self.behind, self.pins = cuda, cells, behind, pins
         self.readings: deque[tuple[Reading, Expected]] = deque()
+        self.copied: dict[int, tuple[int, Words, Bools]] = {}
+        """Host block -> the epoch that copied into it last, not told to be done yet, and what must be there."""
 
     def execute(self, plan: Plan) -> None:
-        """The fake backend refuses first."""
+        """The fake backend refuses first. What is told to have been copied is looked at."""
         super().execute(plan)
         self.cuda.execute(plan)
-        self.cuda.poll()
-        self.cuda.host.pin_next()
+        n = self.sizes.gpu
+        for _, t in plan.swap_out:
+            self.copied[t - n] = plan.epoch, self.host.contents[t - n].copy(), self.host.valid(np.array([t - n]))[0]
+        done = set(self.cuda.poll().done)
+        for b in [b for b, (epoch, _, _) in self.copied.items() if epoch in done]:
+            self.look(b, *self.copied.pop(b)[1:])
+        if self.pins(plan.epoch):
+            self.cuda.pin_next()
+
+    def look(self, b: int, contents: Words, valid: Bools) -> None:
+        """Host block b, which nothing has written since, must have these contents."""
+        found = self.cuda.runtime.read_host(self.cuda.host.span(b)).view(np.uint64)
+        shape = self.cuda.layout.layers * 2, self.block_size, -1
+        seen, same = agreed(found.reshape(1, *shape), salts(self.cuda.layout))
+        wrong = valid & ((seen[0] != contents) | ~same[0])
+        if wrong.any():
+            fail(Misuse.CORRUPTED, f"slot {int(wrong.argmax())} of host block {b}")
 
     def store(self, blocks: Ints, offsets: Ints, writers: Ints, positions: Ints, words: Words) -> None:
         """In both."""
@@ -145,7 +168,7 @@ class SimulatedCells:
         (parts,) = kernel.args
         for spans, words in parts:
             for span, salt in zip(spans, self.salt, strict=True):
-                self.runtime.poke(span, np.repeat(words ^ salt, self.shape[2]).view(np.uint8))
+                kernel.write(span.address, np.repeat(words ^ salt, self.shape[2]).view(np.uint8))
 
     def load(self, blocks: Ints) -> Reading:
         """Reads whole blocks."""
@@ -158,7 +181,7 @@ class SimulatedCells:
 
     def _load(self, kernel: Kernel) -> None:
         blocks, out = kernel.args
-        out += [self.runtime.peek(self._block(b)) for b in blocks]
+        out += [kernel.read(self._block(b).address, self.cuda.layout.block_bytes).copy() for b in blocks]
 
 
 @attrs.frozen(eq=False)
@@ -176,9 +199,27 @@ class SimulatedReading:
         return agreed(found, self.cells.salt)
 
 
-def simulated(config: Config, seed: int = 0, behind: int = 0, **options: Any) -> MirroredBackend:
-    """On the stream simulator, with blocks of two small layers. options: of `Simulator`."""
-    layout = Layout(layers=2, kv_heads=2, head_size=4, block_size=config.block_size, dtype="float16")
-    runtime = Simulator(seed, **options)
-    cuda = CudaBackend(runtime, layout, config.num_gpu_blocks, config.num_cpu_blocks, chunk_bytes=3 * layout.block_bytes)
-    return MirroredBackend(cuda, SimulatedCells(cuda), behind)
+def drawn(num_gpu_blocks: int, num_cpu_blocks: int, block_size: int, seed: int, r: random.Random) -> CudaBackend:
+    """A backend on a simulated device of some kind."""
+    layout = Layout(layers=2, kv_heads=2, head_size=4, block_size=block_size, dtype="float16")
+    runtime = Simulator(
+        seed,
+        batches=r.random() < 0.6,
+        kernels=r.random() < 0.9,
+        pin_works=r.random() < 0.8,
+        register_works=r.random() < 0.8,
+        pinned=r.choice((None, None, None, 1 << 15)),
+    )
+    chunk = r.choice((1, 3, 64)) * layout.block_bytes
+    cuda = CudaBackend(runtime, layout, num_gpu_blocks, num_cpu_blocks, chunk_bytes=chunk, kernel_below=r.choice((0, 1 << 20)))
+    cuda.copier.force = r.choice((None, None, *Path))
+    return cuda
+
+
+def simulated(config: Config, seed: int = 0) -> MirroredBackend:
+    """On the stream simulator, with blocks of two small layers. The seed draws the order of things, the way of copying, what the
+    driver can do and will pin, and how far the engine runs ahead of its results."""
+    r = random.Random(seed)
+    cuda = drawn(config.num_gpu_blocks, config.num_cpu_blocks, config.block_size, seed, r)
+    often = r.choice((0, 0.1, 0.5, 1))
+    return MirroredBackend(cuda, SimulatedCells(cuda), r.choice((0, 0, 1, 3, 8)), lambda epoch: r.random() < often)

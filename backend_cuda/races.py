@@ -104,9 +104,9 @@ class Ranges:
                 self._after(read, "read", segment, by, clock)
         self._replace(first, stop, [Segment(start, by, {})])
 
-    def free(self, clock: Clock) -> None:
+    def free(self, clock: Clock, what: str) -> None:
         """Raises `HazardError` if any access may still come."""
-        by = Access(HOST, 0, "free")
+        by = Access(HOST, 0, what)
         for segment in self.segments:
             self._after(segment.write, "written", segment, by, clock)
             for read in segment.reads.values():

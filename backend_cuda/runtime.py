@@ -1,6 +1,7 @@
 """What the backend asks of a GPU: a few calls, with two implementations, CuPy's and the stream simulator.
 
-Nothing here waits for the device but `synchronize`, `drain` and copies that touch pageable memory.
+`synchronize` and `drain` wait for the device. So may copies that touch pageable memory, and calls that allocate, pin or free; no
+other does.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ class Place(Enum):
     PINNED = "pinned"
     """Host memory that the device reads and writes by itself."""
     PAGEABLE = "pageable"
-    """Any other host memory: copies are right, and wait."""
+    """Any other host memory: copies are right, and may wait."""
 
 
 class Buffer(Protocol):
@@ -92,6 +93,10 @@ class Runtime(Protocol):
     def batches(self) -> bool:
         """Can `copy_batch` submit many copies in one call?"""
 
+    @property
+    def kernels(self) -> bool:
+        """Can `launch` launch anything?"""
+
     # Memory.
 
     def free_memory(self) -> tuple[int, int]:
@@ -107,7 +112,8 @@ class Runtime(Protocol):
         """Pinned memory from the driver. Raises `PinRefused`."""
 
     def register(self, buffer: Buffer) -> None:
-        """Pin pageable memory where it lies; no copy that touches it may be on its way. Raises `PinRefused`."""
+        """Pin pageable memory where it lies; no copy that touches it may be on its way. Raises `PinRefused`, or `CaptureRefused`
+        while a graph is captured; so does `pin`."""
 
     def pageable(self, size: int) -> Buffer:
         """Host memory as it is."""
@@ -164,4 +170,4 @@ class Runtime(Protocol):
         """Enqueue a kernel of `backend_cuda/kernels`. `work` says what it touches, for runtimes that ask."""
 
     def close(self) -> None:
-        """Destroy streams and events. Buffers are freed by who has them."""
+        """The last call. Buffers are freed by who has them; streams and events go with their last user."""

@@ -1,8 +1,8 @@
 """A runtime without a GPU: it holds real bytes, and runs what its streams are given in any order that is allowed.
 
 An operation runs when an `Adversary` lets it: at the earliest when it is enqueued, at the latest when the host waits for it.
-Copies of one batch run in any order, other streams in between. What is enqueued is checked for races (`races.py`) at once, since
-that does not depend on when it runs; what it does to the bytes is seen when it has run.
+Copies of one batch run in any order, other streams in between. Copies that touch pageable memory wait, or do not. What is
+enqueued is checked for races (`races.py`) at once; what it does to the bytes is seen when it has run.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,14 +36,16 @@ class Simulator:
         pin_works: bool = True,
         register_works: bool = True,
         batches: bool = True,
+        kernels: bool = True,
         adversary: Adversary | None = None,
     ) -> None:
         self.adversary = Adversary(seed) if adversary is None else adversary
         self.device = Device("simulated", 0, (9, 0), "none", "none", 4, None)
-        self.batches = batches
+        self.batches, self.kernels = batches, kernels
         self.total, self.host_total, self.pinned_limit = total, host, pinned
         self.pin_works, self.register_works = pin_works, register_works
         self.buffers: list[SimBuffer] = []
+        self.numbered: dict[int, SimBuffer] = {}
         self.streams: list[SimStream] = []
         self.clock: Clock = {}
         self.calls: dict[str, int] = {}
@@ -70,6 +72,7 @@ class Simulator:
         name = f"{place.value} buffer {self._made}"
         buffer = SimBuffer(name, place, size, self._made * APART, data, Ranges(name, size))
         self.buffers.append(buffer)
+        self.numbered[self._made] = buffer
         return buffer
 
     def allocate(self, size: int) -> SimBuffer:
@@ -99,8 +102,10 @@ class Simulator:
             self._count("register")
             raise PinRefused("register: not supported")
         assert isinstance(buffer, SimBuffer)
+        buffer.ranges.free(self.clock, "register")
         self._may_pin("register", buffer.size)
         buffer.place = Place.PINNED
+        self._count("registered")
 
     def pageable(self, size: int) -> SimBuffer:
         """Host memory as it is."""
@@ -112,8 +117,8 @@ class Simulator:
         assert isinstance(buffer, SimBuffer)
         if not buffer.live:
             raise HazardError(f"{buffer.name} is freed twice")
-        if not self.lost:
-            buffer.ranges.free(self.clock)
+        self._check_lost()
+        buffer.ranges.free(self.clock, "free")
         buffer.live = False
         buffer.data[:] = 0x5A
         self.buffers.remove(buffer)
@@ -144,20 +149,18 @@ class Simulator:
             raise HazardError(f"the host touches {buffer.name}")
         return buffer
 
+    def at(self, address: int, size: int) -> Bytes:
+        """The bytes at an address, as a kernel reaches them."""
+        number, start = divmod(address, APART)
+        buffer = self.numbered[number]
+        return self._bytes(Span(buffer, start, size))
+
     @staticmethod
     def _name(span: Span) -> str:
         return f"[{span.start}, {span.start + span.size}) of {getattr(span.buffer, 'name', 'a buffer')}"
 
     def _bytes(self, span: Span) -> Bytes:
         return self._buffer(span).data[span.start : span.start + span.size]
-
-    def peek(self, span: Span) -> Bytes:
-        """What is there, for a kernel that runs: it has said what it touches."""
-        return self._bytes(span).copy()
-
-    def poke(self, span: Span, data: Bytes) -> None:
-        """Put it there, for a kernel that runs."""
-        self._bytes(span)[:] = data
 
     def _now(self, what: str) -> tuple[Access, Clock]:
         """An access by the host."""
@@ -249,14 +252,14 @@ class Simulator:
 
     def _submit(self, what: str, stream: SimStream, moves: Sequence[Move]) -> None:
         self._check_lost()
-        waits = False
+        slow = False
         for target, source in moves:
             if target.size != source.size:
                 raise HazardError(f"{what} of {source.size} bytes to {target.size}")
-            waits = waits or Place.PAGEABLE in (target.buffer.place, source.buffer.place)
-            self._touch(f"{what} on {stream.name}", stream, [source], [target])
+            slow = slow or Place.PAGEABLE in (target.buffer.place, source.buffer.place)
+        self._touch(f"{what} on {stream.name}", stream, [s for _, s in moves], [t for t, _ in moves])
         self._enqueue(stream, Op(what, [self._mover(target, source) for target, source in moves]))
-        if waits and stream.graph is None:
+        if slow and stream.graph is None and self.adversary.waits():
             self.drain(stream)
 
     def _mover(self, target: Span, source: Span) -> Callable[[], None]:
@@ -271,6 +274,8 @@ class Simulator:
         """Enqueue the reference of a kernel."""
         self._check_lost()
         self._count(kernel)
+        if not self.kernels and kernel == "copy_fragments":
+            raise HazardError("there are no kernels")
         said = work()
         for span in (*said.reads, *said.writes):
             if span.buffer.place == Place.PAGEABLE:
@@ -339,11 +344,25 @@ class Kernel:
     name: str
     args: tuple[Any, ...]
     work: Work
+    reads: dict[int, int] = attrs.field(init=False)
+    writes: dict[int, int] = attrs.field(init=False)
+    """Address -> bytes from there on."""
+
+    @reads.default
+    def _reads(self) -> dict[int, int]:
+        return {span.address: span.size for span in self.work.reads}
+
+    @writes.default
+    def _writes(self) -> dict[int, int]:
+        return {span.address: span.size for span in self.work.writes}
 
     def _find(self, address: int, size: int, spans: Sequence[Span], how: str) -> Bytes:
+        known = self.reads if how == "reads" else self.writes
+        if known.get(address, -1) >= size:
+            return self.runtime.at(address, size)
         for span in spans:
             if span.address <= address and address + size <= span.address + span.size:
-                return self.runtime._bytes(Span(span.buffer, address - span.buffer.address, size))
+                return self.runtime.at(address, size)
         raise HazardError(f"{self.name} {how} {size} bytes at {address:#x}, which its launch did not say")
 
     def read(self, address: int, size: int) -> Bytes:

@@ -76,6 +76,10 @@ class Adversary:
         """Has something run since the host asked last? Now and then, even if nobody waits."""
         return self.random.random() < 0.3
 
+    def waits(self) -> bool:
+        """Does a copy that touches pageable memory wait until it is done?"""
+        return self.style == "eager" or self.random.random() < 0.5
+
     def pick(self, timelines: Sequence[int]) -> int:
         """Which of these streams goes on: an index."""
         if self.style != "uneven":

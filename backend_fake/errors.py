@@ -21,7 +21,7 @@ class Misuse(StrEnum):
     UNKNOWN_GROUP = "a group without a table"
     NO_SLOT = "a position beyond its table"
     STALE_READ = "a slot that was not written since its block was handed out"
-    HAZARD = "two operations that nothing orders, or memory that is not there"
+    HAZARD = "misuse of streams or memory"
     CORRUPTED = "a slot whose contents are not what was written"
     FOREIGN_READ = "a slot that somebody else, or another position, wrote"
 

@@ -2,38 +2,24 @@
 
 Each workload has its own order of operations, its own way of copying, its own limits of pinned memory, and waits for its results
 at once or some readings later. Races, uses after free and buffers never freed raise; at the end every output is that of a request
-alone. `python -m kvproof.fuzz.transfers --plans 10000` runs it.
+alone. Every eighth is a storm of plans without a scheduler (`storms.py`).
+`python -m kvproof.fuzz.transfers --plans 10000` runs it.
 """
 
 import argparse
 import random
 import sys
 import time
-from collections import Counter
 from contextlib import suppress
 
-import attrs
-
-from kvproof.backend_cuda.copier import Path
-from kvproof.backend_cuda.mirror import MirroredBackend, simulated
+from kvproof.backend_cuda.mirror import simulated
 from kvproof.core.config import Config
 from kvproof.core.errors import Rejected
 from kvproof.fake_engine import FakeEngine, alone
+from kvproof.fuzz.storms import Tally, calls, storm
 
 LONGEST = 400
 """Steps of one workload; profile vllm_v0 may hang, and what is left is aborted then."""
-
-
-@attrs.define
-class Tally:
-    """What has happened so far."""
-
-    workloads: int = 0
-    plans: int = 0
-    aborts: int = 0
-    outputs: int = 0
-    """Requests whose tokens were compared with those of a run alone."""
-    taken: Counter[str] = attrs.field(factory=Counter)
 
 
 def some_config(r: random.Random) -> Config:
@@ -54,26 +40,11 @@ def some_config(r: random.Random) -> Config:
     )
 
 
-def some_backend(config: Config, seed: int, r: random.Random) -> MirroredBackend:
-    """One way of copying; now and then a driver that pins little, or nothing."""
-    backend = simulated(
-        config,
-        seed,
-        behind=r.choice((0, 0, 1, 3, 8)),
-        batches=r.random() < 0.5,
-        pinned=r.choice((None, None, None, 4096, 1024, 0)),
-        register_works=r.random() < 0.7,
-    )
-    backend.cuda.copier.force = r.choice((None, None, *Path))
-    backend.cuda.copier.kernel_below = r.choice((0, 1 << 20))
-    return backend
-
-
 def workload(seed: int, tally: Tally) -> None:
     """One workload, to its end."""
     r = random.Random(seed)
     config = some_config(r)
-    backend = some_backend(config, seed, r)
+    backend = simulated(config, seed)
     engine = FakeEngine(config, r.choice(("swap", "swap", "swap", "recompute", None)), backend=lambda _: backend)
     s = engine.scheduler
     sizes: dict[int, tuple[str, int, int]] = {}
@@ -102,6 +73,7 @@ def workload(seed: int, tally: Tally) -> None:
     backend.close()
     tally.workloads += 1
     tally.taken += backend.cuda.copier.taken
+    tally.taken["chunks registered"] += calls(backend.cuda).get("registered", 0)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -113,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     tally, seed, begin = Tally(), options.seed, time.perf_counter()
     try:
         while tally.plans < options.plans:
-            workload(seed, tally)
+            (storm if seed % 8 == 0 else workload)(seed, tally)
             seed += 1
             if sys.stderr.isatty():
                 print(f"\r{tally.plans:,} plans", end="", file=sys.stderr)
@@ -122,10 +94,11 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except Exception as error:
         print(f"workload {seed}: {type(error).__name__}: {error}")
+        print(f"again: python -m kvproof.fuzz.transfers --seed {seed} --plans 1")
         return 1
     moved = ", ".join(f"{n:,} {what}" for what, n in sorted(tally.taken.items()))
-    print(f"{tally.workloads} workloads, {tally.plans:,} plans, {tally.aborts} aborts, {tally.outputs} outputs compared")
-    print(f"{moved}; no race, no leak, contents equal ({time.perf_counter() - begin:.0f} s)")
+    print(f"{tally.workloads} workloads, {tally.aborts} aborts, {tally.outputs} outputs compared; {tally.storms} storms")
+    print(f"{tally.plans:,} plans, {moved}; no race, no leak, contents equal ({time.perf_counter() - begin:.0f} s)")
     return 0
 
 

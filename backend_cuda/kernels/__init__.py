@@ -5,13 +5,15 @@ Compiling needs CuPy and the NVRTC library, and neither a driver nor a GPU.
 
 from pathlib import Path
 
+from kvproof.backend_cuda.errors import CudaError
+
 FOLDER = Path(__file__).parent
 NAMES = ("copy_fragments",)
 """Of every kernel: the function in `NAME.cu` has the same name."""
 
 
-class KernelError(Exception):
-    """A kernel does not compile without a warning, or nothing is there to compile it. `log` is what the compiler says."""
+class KernelError(CudaError):
+    """A kernel does not compile, or nothing is there to compile it. `log` is what the compiler says."""
 
     def __init__(self, name: str, arch: str, log: str) -> None:
         super().__init__(f"kernel {name} for {arch}: {log}")
@@ -41,13 +43,13 @@ def missing() -> str | None:
     return None
 
 
-def compile_nvrtc(name: str, arch: str) -> bytes:
+def compile_nvrtc(name: str, arch: str, strict: bool = False) -> bytes:
     """The cubin of a kernel of `NAMES` for a real architecture, such as sm_90. Raises `KernelError`."""
-    return compile_source(name, source(name), arch)
+    return compile_source(name, source(name), arch, strict)
 
 
-def compile_source(name: str, text: str, arch: str) -> bytes:
-    """The cubin of this CUDA C++; messages call it `name`. Raises `KernelError`, for warnings too."""
+def compile_source(name: str, text: str, arch: str, strict: bool = False) -> bytes:
+    """The cubin of this CUDA C++; messages call it `name`. Raises `KernelError`; strict: for warnings too."""
     lacking = missing()
     if lacking is not None:
         raise KernelError(name, arch, lacking)
@@ -57,8 +59,7 @@ def compile_source(name: str, text: str, arch: str) -> bytes:
     try:
         nvrtc.compileProgram(program, (f"--gpu-architecture={arch}",))
         log = nvrtc.getProgramLog(program).strip()
-        # Not by -Werror, which NVRTC of CUDA 12 does not know.
-        if log:
+        if log and strict:  # not by -Werror, which NVRTC of CUDA 12 does not know
             raise KernelError(name, arch, log)
         return bytes(nvrtc.getCUBIN(program))
     except RuntimeError as error:

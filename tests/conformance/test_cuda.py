@@ -21,7 +21,7 @@ def test_plans_executed_on_streams_give_the_same(path, profile):
     backends = []
 
     def backend(config):
-        backends.append(simulated(config, len(path.stem), behind=2))
+        backends.append(simulated(config, FILES.index(path)))
         return backends[-1]
 
     plain = run(scenario, check=lambda state: [])

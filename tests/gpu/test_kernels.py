@@ -33,7 +33,7 @@ def nvrtc():
 
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_every_architecture_compiles_without_a_warning(nvrtc, name):
-    cubins = [kernels.compile_nvrtc(name, arch) for arch in ARCHES]
+    cubins = [kernels.compile_nvrtc(name, arch, strict=True) for arch in ARCHES]
     assert all(cubin.startswith(b"\x7fELF") and name.encode() in cubin for cubin in cubins)
     assert len(set(cubins)) == len(ARCHES)
 
@@ -47,7 +47,7 @@ def test_every_architecture_compiles_without_a_warning(nvrtc, name):
 )
 def test_warnings_and_errors_are_refused_with_the_log(nvrtc, text, log):
     with pytest.raises(kernels.KernelError) as caught:
-        kernels.compile_source("spoiled", f'extern "C" __global__ void spoiled() {{ {text} }}', "sm_90")
+        kernels.compile_source("spoiled", f'extern "C" __global__ void spoiled() {{ {text} }}', "sm_90", strict=True)
     assert log in caught.value.log and "spoiled.cu(1)" in caught.value.log
     assert str(caught.value) == f"kernel spoiled for sm_90: {caught.value.log}"
 

@@ -15,37 +15,56 @@ class CUDARuntimeError(RuntimeError):
         self.status = status
 
 
-class CUDADriverError(RuntimeError):
+class CUDADriverError(CUDARuntimeError):
     pass
 
 
-class Event:
-    def __init__(self, disable_timing=False):
-        assert disable_timing
-        self.done = True
-
-    def synchronize(self):
-        pass
-
-
 class Machine:
-    """One device. `fails`: call -> the status that it fails with."""
+    """Devices, of which one is to be used. `fails`: call -> the status that it fails with."""
 
-    def __init__(self, driver=13_000, devices=1):
+    def __init__(self, driver=13_000, devices=1, used=0):
+        self.current, self.used = 0, used
         self.memory, self.fails, self.calls, self.devices, self.driver = {}, {}, [], devices, driver
         self.registered = set()
         self.graph = False
         names = (
-            *("getDeviceCount", "setDevice", "getDeviceProperties", "deviceGetPCIBusId", "driverGetVersion", "runtimeGetVersion"),
+            *(
+                "getDeviceCount",
+                "eventQuery",
+                "getDeviceProperties",
+                "deviceGetPCIBusId",
+                "driverGetVersion",
+                "runtimeGetVersion",
+            ),
             *("memGetInfo", "malloc", "free", "hostAlloc", "freeHost", "hostRegister", "hostUnregister", "pointerGetAttributes"),
             "memcpyAsync",
         )
         api = SimpleNamespace(CUDARuntimeError=CUDARuntimeError, memcpyDefault=4, **{n: self.call(n) for n in names})
         machine = self
 
+        class Device:
+            def __init__(self, index):
+                self.index = index
+
+            def __enter__(self):
+                self.before, machine.current = machine.current, self.index
+
+            def __exit__(self, *error):
+                machine.current = self.before
+
+        class Event:
+            def __init__(self, disable_timing=False):
+                assert disable_timing
+                machine.check("event")
+                self.ptr = 1
+
+            def synchronize(self):
+                machine.check("synchronize")
+
         class Stream:
             def __init__(self, non_blocking=False):
                 assert non_blocking
+                machine.check("stream")
                 self.ptr = id(self)
 
             def __enter__(self):
@@ -64,6 +83,8 @@ class Machine:
                 machine.check("synchronize")
 
             def is_capturing(self):
+                if machine.graph is None:
+                    raise RuntimeError("the capture is invalid")
                 return machine.graph
 
         class Module:
@@ -77,6 +98,7 @@ class Machine:
         cuda = SimpleNamespace(
             runtime=api,
             driver=SimpleNamespace(CUDADriverError=CUDADriverError),
+            Device=Device,
             Stream=Stream,
             Event=Event,
             function=SimpleNamespace(Module=Module),
@@ -88,6 +110,7 @@ class Machine:
             cuda=cuda, uint8=np.uint8, uint64=np.uint64, asarray=np.asarray, asnumpy=np.asarray, ndarray=self.ndarray
         )
         self.bindings = SimpleNamespace(
+            cudaGetDeviceCount=lambda: (self.fails.get("bindings", 0), 1),
             cudaMemcpyAttributes=SimpleNamespace,
             cudaMemcpySrcAccessOrder=SimpleNamespace(cudaMemcpySrcAccessOrderStream=1),
             cudaMemcpyBatchAsync=self.batch,
@@ -95,11 +118,15 @@ class Machine:
 
     def check(self, name):
         self.calls.append(name)
+        assert self.current == self.used or name in ("getDeviceCount", "driverGetVersion", "runtimeGetVersion"), name
         if name in self.fails:
             raise CUDARuntimeError(self.fails[name])
 
     def call(self, name):
         def checked(*args):
+            if name == "eventQuery":  # says so, and does not raise
+                self.calls.append(name)
+                return self.fails.get(name, 0)
             self.check(name)
             return getattr(self, name)(*args)
 
@@ -107,9 +134,6 @@ class Machine:
 
     def getDeviceCount(self):  # noqa: N802
         return self.devices
-
-    def setDevice(self, index):  # noqa: N802
-        assert 0 <= index < self.devices
 
     def getDeviceProperties(self, index):  # noqa: N802
         return {"name": b"stand-in", "major": 9, "minor": 0, "multiProcessorCount": 4}
@@ -157,6 +181,8 @@ class Machine:
 
     def batch(self, targets, sources, sizes, count, attributes, indices, n, stream):
         self.calls.append("batch")
+        if "batch" in self.fails:
+            return (self.fails["batch"],)
         assert len(targets) == len(sources) == len(sizes) == count and n == len(attributes) == 1 and list(indices) == [0]
         assert attributes[0].srcAccessOrder == 1 and stream
         for target, source, size in zip(targets, sources, sizes, strict=True):
