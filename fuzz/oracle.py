@@ -6,7 +6,6 @@ import numpy as np
 
 from kvproof.backend_fake.backend import Histories
 from kvproof.backend_fake.model import GOLDEN, Sequence, fold, mix
-from kvproof.store.collections import cell_blocks
 from kvproof.store.state import State
 from kvproof.store.versions import NAMES
 
@@ -34,5 +33,5 @@ def contents(state: State) -> dict[str, Any]:
         out[name] = {t: frozenset(bucket) for t, bucket in out[name].items()}
     for name in ("waiting", "running", "swapped", "prefilling", "sampling", "idle"):
         out[name] = getattr(state, name)
-    out["gpu"], out["cpu"] = cell_blocks(state.gpu), cell_blocks(state.cpu)
+    out["gpu"], out["cpu"] = state.free_blocks()
     return out

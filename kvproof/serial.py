@@ -16,12 +16,12 @@ from kvproof.codec import SCALARS, Codec, codec_of, fields, instance
 from kvproof.core.config import Config
 from kvproof.fields import Field, array, integer, record, wrong
 from kvproof.scheduler import Scheduler
-from kvproof.store.collections import Cell, Kin, Members, Refs, Table, cell_blocks, cells
+from kvproof.store.collections import Cell, Kin, Members, Refs, Table, cells
 from kvproof.store.contents import Contents
 from kvproof.store.plan import Plan
 from kvproof.store.queues import Calendar, Pair
 from kvproof.store.state import State
-from kvproof.store.versions import NAMES, Version, maps_of
+from kvproof.store.versions import NAMES, NUMBER, Version, maps_of
 from kvproof.strictjson import ScenarioError
 
 FORMAT = 1
@@ -33,7 +33,8 @@ class LoadError(ValueError):
 
 
 number = SCALARS[int]
-pool = Codec(cell_blocks, lambda value, path: cells(codec_of(list[int]).read(value, path)))
+WRITTEN = tuple(name for name in NAMES if name != "free")
+"""The maps. Who is free follows from the pools."""
 
 
 def _read_queue(value: Any, path: str) -> Pair:
@@ -41,6 +42,16 @@ def _read_queue(value: Any, path: str) -> Pair:
     if len(keys) != len(ids):
         raise ScenarioError(f"{path}: must have as many keys as groups, has {len(keys)} and {len(ids)}")
     return keys, ids
+
+
+def _read_pool(value: Any, path: str) -> Any:
+    blocks = codec_of(list[int]).read(value, path)
+    seen: set[int] = set()
+    for i, b in enumerate(blocks):
+        if b in seen:
+            raise ScenarioError(f"{path}[{i}]: block {b} is there already")
+        seen.add(b)
+    return cells(blocks)
 
 
 def _read_sequence(value: Any, path: str) -> Any:
@@ -56,6 +67,8 @@ def _read_row(value: Any, path: str) -> tuple[list[int], int]:
     return blocks, len(blocks)
 
 
+pool = Codec(lambda cell: [], _read_pool)
+"""Written by `state_codec`, which knows who counts."""
 queue = Codec(codec_of(Pair).write, _read_queue)
 sequence = Codec(lambda key: list(key) if isinstance(key, tuple) else key, _read_sequence)
 table_row = Codec(lambda row: row[0][: row[1]], _read_row)  # the rest of the list belongs to other versions
@@ -103,22 +116,34 @@ def _map(key: Codec, value: Codec) -> Codec:
 
 def _version() -> Codec:
     """All maps, by name."""
-    codecs = {name: _map(*_codecs_of(name)) for name in NAMES}
+    codecs = {name: _map(*_codecs_of(name)) for name in WRITTEN}
     table = {name: Field(codec.read) for name, codec in codecs.items()}
 
     def write(version: Version) -> Any:
-        return {name: codecs[name].write(version.read(number)) for number, name in enumerate(NAMES)}
+        return {name: codec.write(version.read(NUMBER[name])) for name, codec in codecs.items()}
 
     def read(value: Any, path: str) -> Any:
         contents = fields(value, path, table)
-        return Version(maps_of([contents[name] for name in NAMES]))
+        return Version(maps_of([contents.get(name, {}) for name in NAMES]))
 
     return Codec(write, read)
 
 
 def state_codec(kind: type[State] = State) -> Codec:
     """Of State, or of a class that has more fields."""
-    return instance(kind, {Cell: pool, Pair: queue, Version: _version(), "Config": instance(Config)})
+    plain = instance(kind, {Cell: pool, Pair: queue, Version: _version(), "Config": instance(Config)})
+
+    def write(state: State) -> Any:
+        gpu, cpu = state.free_blocks()
+        return plain.write(state) | {"gpu": gpu, "cpu": cpu}
+
+    def read(value: Any, path: str) -> Any:
+        state = plain.read(value, path)
+        blocks = [b for name in ("gpu", "cpu") for b in value[name]]
+        state.maps.maps[NUMBER["free"]].update(dict.fromkeys(blocks, True))
+        return state
+
+    return Codec(write, read)
 
 
 STATES, PLANS = state_codec(), codec_of(Plan)
@@ -138,9 +163,10 @@ def _load(value: Any, what: str, codec: Codec) -> Any:
 def _check_sizes(state: State) -> None:
     """The numbers of blocks and of references, which the specification takes for the sizes of what it looks at."""
     config, names = state.config, Counter(b for blocks, _ in state.table.to_dict().values() for b in blocks)
+    gpu, cpu = state.free_blocks()
     for pool_name, total, blocks, free in (
-        ("gpu", config.num_gpu_blocks, cell_blocks(state.gpu), state.gpu_free),
-        ("cpu", config.num_cpu_blocks, cell_blocks(state.cpu), state.cpu_free),
+        ("gpu", config.num_gpu_blocks, gpu, state.gpu_free),
+        ("cpu", config.num_cpu_blocks, cpu, state.cpu_free),
     ):
         if len(blocks) != free:
             raise LoadError(f"state.{pool_name}_free: must be the {len(blocks)} blocks of state.{pool_name}, got {free}")
@@ -156,7 +182,7 @@ def _maps_of_all(config: Config) -> tuple[str, ...]:
     """The maps in which every group has a value: those that a new request is in."""
     scheduler = Scheduler(config)
     g = scheduler.add_request(1, 1)
-    return tuple(name for name in NAMES if g in getattr(scheduler.state, name))
+    return tuple(name for name in WRITTEN if g in getattr(scheduler.state, name))
 
 
 def _check_groups(state: State) -> None:

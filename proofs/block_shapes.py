@@ -57,14 +57,14 @@ class Shape:
         return tuple(x.read if isinstance(x := getattr(self, p), ZMap) else x for p in self.parts)
 
 
-class ZStack(Shape):
-    """Free blocks of one device: items[0:n] with the inverse pos."""
+class ZPool(Shape):
+    """The free blocks of one device: a finite set and its size. Any of them may be the one that is taken."""
 
-    parts = ("items", "pos", "n")
+    parts = ("has_", "n")
     refs: "ZRefs"
 
     def __init__(self, name: str) -> None:
-        self.items, self.pos, self.n = ZMap(name + "_items"), ZMap(name + "_pos"), fresh(name + "_n")
+        self.has_, self.n = ZMap(name, 1, truth=True), fresh(name + "_n")
         self.contract()
 
     def contract(self) -> None:
@@ -73,21 +73,22 @@ class ZStack(Shape):
 
     def holds(self, b: Any) -> Any:
         """Is b free?"""
-        return both(self.pos[b] >= 0, self.pos[b] < self.n, self.items[self.pos[b]] == b)
+        return self.has_[b]
 
     def take(self) -> Any:
-        """The top, with its first reference. Obligations: there is one, and nothing refers to it."""
+        """One of them, with its first reference. Obligations: there is one, and nothing refers to it."""
         prove("requires: take: the free list is not empty", self.n > 0)
+        b = fresh("taken")
+        assume(self.has_[b])  # a set whose size is not 0 has an element
+        self.has_[b] = False
         self.n = self.n - 1
-        b = self.items[self.n]
         self.refs.take(b)
         return b
 
     def push(self, b: Any) -> None:
         """b is free. Obligation: it was not."""
         prove("no_double_free: push: not free already", negate(self.holds(b)))
-        self.items[self.n] = b
-        self.pos[b] = self.n
+        self.has_[b] = True
         self.n = self.n + 1
 
 
@@ -290,7 +291,7 @@ class ZTable(Shape):
         """Length of the table of the first live sequence."""
         return self.size_[g, self.members.first(g)]
 
-    def extend(self, g: Any, q: Any, pool: ZStack) -> None:
+    def extend(self, g: Any, q: Any, pool: ZPool) -> None:
         """The last entry of q is taken from the pool."""
         self.append(g, q, pool.take())
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import z3
 
-from kvproof.proofs.block_shapes import ZMembers, ZRefs, ZStack, ZTable, assume, prove
+from kvproof.proofs.block_shapes import ZMembers, ZPool, ZRefs, ZTable, assume, prove
 from kvproof.proofs.plan_shape import ZPlan
 from kvproof.proofs.shapes import ZCalendar, ZQueue, ZSum, ZTwin
 from kvproof.proofs.sym import Dual, SBool, SInt, ZMap, forall, fresh, fresh_bool, quantified, raw, run, same_version
@@ -103,7 +103,7 @@ class ZDraft:
         self.refs = ZRefs(self.config.num_gpu_blocks)  # type: ignore[attr-defined]
         self.table = ZTable(self.refs, self.members, self.span)
         self.due, self.expiry = ZCalendar("due", self.alarm), ZCalendar("expiry", self.expires)  # type: ignore[attr-defined]
-        self.gpu, self.cpu = ZStack("gpu"), ZStack("cpu")
+        self.gpu, self.cpu = ZPool("gpu"), ZPool("cpu")
         self.owing, self.owed = fresh("owing"), ZSum("owed")
         key: ZMap = self.key  # type: ignore[attr-defined]
         for name in QUEUES:

@@ -330,12 +330,6 @@ def rows(frozen: Any) -> list[tuple[str, ...]]:
         tokens = state.clock - state.born.get(g, 0) if decoding else state.length.get(g, 0)
         text = " ".join(f"{q}:{b}" for q, b in sorted(own.items()))
         out.append((str(g), Status(status).name, f"{tokens}/{state.limit.get(g)}", text, " ".join(flags)))
-    pools = f"free {bank_blocks(state.gpu)} host {bank_blocks(state.cpu)} clock {state.clock} issued {state.issued}"
+    gpu, cpu = state.free_blocks()
+    pools = f"free {gpu[:12]} host {cpu[:12]} clock {state.clock} issued {state.issued}"
     return [*out, ("", "", "", pools, "")]
-
-
-def bank_blocks(cell: Any) -> list[int]:
-    """The blocks of a free list."""
-    from kvproof.store.collections import cell_blocks
-
-    return cell_blocks(cell)[:12]

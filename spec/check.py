@@ -13,7 +13,6 @@ from kvproof.spec.passes import of_commit, of_pass
 from kvproof.spec.readings import Default, Has
 from kvproof.spec.told import Told
 from kvproof.spec.view import View
-from kvproof.store.collections import cell_blocks
 from kvproof.store.plan import Plan
 from kvproof.store.state import QUEUES, State
 from kvproof.store.versions import GROUP_MAPS
@@ -37,8 +36,9 @@ def representation(state: State) -> Iterator[Clause]:
         in_order(keys) and list(keys) == [key.get(g, k) for k, g in zip(keys, ids, strict=True)] for keys, ids in queues
     )
     yield "representation: queues are in order of their keys", sorted_queues
-    stacks = ((state.gpu, state.gpu_free), (state.cpu, state.cpu_free))
-    yield "representation: free lists are as long as counted", all(len(cell_blocks(cell)) == n for cell, n in stacks)
+    gpu, cpu = state.free_blocks()
+    counted = (len(gpu), len(cpu)) == (state.gpu_free, state.cpu_free)
+    yield "representation: free lists are as long as counted", counted and len(gpu) + len(cpu) == len(state.free)
     rows = state.table.to_dict().values()
     yield "representation: a stored table is not empty", all(1 <= n <= len(blocks) for blocks, n in rows)
     members = state.members.to_dict().values()

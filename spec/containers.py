@@ -5,31 +5,23 @@ from itertools import pairwise
 from typing import Any
 
 from kvproof.spec.readings import Default, Has
-from kvproof.store.collections import cell_blocks
 
 Tuples = Iterable[tuple[int, ...]]
 
 
-class StackView:
-    """A free list as positions: the block pushed last is at n - 1."""
+class PoolView:
+    """The free blocks of a device, and how many there are."""
 
-    def __init__(self, cell: Any, n: int) -> None:
-        self.items = dict(enumerate(reversed(cell_blocks(cell))))
-        self.n = n
-        self.pos = Default({b: k for k, b in self.items.items()}, -1)
+    def __init__(self, blocks: Iterable[int], n: int) -> None:
+        self.blocks, self.n = set(blocks), n
 
     def holds(self, b: int) -> bool:
         """Is b free?"""
-        return bool(0 <= self.pos[b] < self.n)
+        return b in self.blocks
 
     def free(self) -> set[int]:
-        """All blocks that it holds."""
-        return {b for b, k in self.pos.items() if k < self.n}
-
-    def odd(self, low: int, high: int) -> list[int]:
-        """The positions that hold no block, one that is not in low .. high - 1, or one that is found elsewhere too."""
-        items, pos = self.items, self.pos
-        return [k for k in range(self.n) if k not in items or pos[items[k]] != k or not low <= items[k] < high]
+        """All of them."""
+        return self.blocks
 
 
 class Lives:

@@ -9,12 +9,11 @@ ARITY = {
     "slot": 3,
     "block": 1,
     "reference": 2,
-    "place": 1,
     "due": 2,
 }
 """Domain -> number of variables.
 
 group: g. groups: g, h. neighbours: g, h in one queue.
 sequence: (g, q). siblings: (g, p, q) of one group. slot: (g, q, i). block: b (host blocks too).
-reference: (b, k). place: position k in a free list. due: (clock, g).
+reference: (b, k). due: (clock, g).
 """

@@ -66,15 +66,8 @@ def parameters(d: Any) -> Truth:
 
 
 def free_list(d: Any, pool: Any, on: Any) -> Truth:
-    """A free list holds each of its blocks once, and only blocks of its device."""
-
-    def clause(k: Any) -> Truth:
-        return implies(
-            both(k >= 0, k < pool.n),
-            lambda: both(pool.pos[pool.items[k]] == k, on(d, pool.items[k])),
-        )
-
-    return d.forall("place", clause, lambda k: [[pool.items[k]]])
+    """Only blocks of its device are in a free list."""
+    return d.forall("block", lambda b: implies(pool.holds(b), on(d, b)), lambda b: [[pool.holds(b)]])
 
 
 def slots_are_counted(d: Any) -> Truth:

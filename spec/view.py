@@ -1,7 +1,7 @@
 """A concrete state under the names that the clauses read on the symbolic draft (`kvproof.proofs.draft`).
 
-Nothing here is taken on trust from the state but what it stores: the ghosts (`rank`, `owner_*`, `group_of`, `held`, the inverse
-of a free list) are rebuilt from the tables and lists themselves, so that a wrong count, a leak or a block in two places makes a
+Nothing here is taken on trust from the state but what it stores: the ghosts (`rank`, `owner_*`, `group_of`, `held`, who is
+free) are rebuilt from the tables and lists themselves, so that a wrong count, a leak or a block in two places makes a
 clause false. Only reference counts above 1 are stored; a block of some table without a stored count has one reference.
 
 What a clause reads of a group or block that is not there has a default that makes no guard true; `forall` takes a clause that
@@ -11,7 +11,7 @@ reads an entry which does not exist for false. Building a view costs about O(sta
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kvproof.spec.containers import CalendarView, MembersView, QueueView, RefsView, StackView, TableView
+from kvproof.spec.containers import CalendarView, MembersView, PoolView, QueueView, RefsView, TableView
 from kvproof.spec.logic import Truth
 from kvproof.spec.planview import PlanView
 from kvproof.spec.promises import may_go
@@ -88,7 +88,8 @@ class View:
         self.table = TableView(state.table.to_dict(), self.members, self.config.block_size)
         self.refs = RefsView(state.refs.to_dict(), self.table.entries, self.config.num_gpu_blocks)
         self.due, self.expiry = CalendarView(state.due.to_dict()), CalendarView(state.expiry.to_dict())
-        self.gpu, self.cpu = StackView(state.gpu, state.gpu_free), StackView(state.cpu, state.cpu_free)
+        gpu, cpu = state.free_blocks()
+        self.gpu, self.cpu = PoolView(gpu, state.gpu_free), PoolView(cpu, state.cpu_free)
         for name in QUEUES:
             setattr(self, name, QueueView(getattr(state, name)[1], self.members, self.seats))
         self.plan = PlanView(plan, told)
@@ -258,13 +259,6 @@ class View:
 
     def _reference(self) -> Tuples:
         return ((b, k) for b, n in self.refs.of.items() for k in range(n))
-
-    def _place(self) -> Tuples:
-        """Positions of the free lists: the first, and those whose block is on the wrong device or at another place as well."""
-        gpu, total = self.config.num_gpu_blocks, self.config.num_gpu_blocks + self.config.num_cpu_blocks
-        yield (0,)
-        yield from ((k,) for k in self.gpu.odd(0, gpu))
-        yield from ((k,) for k in self.cpu.odd(gpu, total))
 
     def _due(self) -> Tuples:
         yield from self.due.pairs

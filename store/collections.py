@@ -1,49 +1,82 @@
 """Collections of the draft. Each is opened over what the state holds, edited in place, and closed again."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import kvproof.store.queues  # noqa: F401
 from kvproof.store.maps import MISSING, Journal, Logged
 
-Cell = tuple[int, Any] | None
+Cell = tuple[int, Any, int] | None
+"""A block, the cells below, and how many cells these are. A block that is not free any more, or is above too, does not count."""
+STALE = 256
+"""So many cells more than four for each free block, and the stack is made anew."""
 
 
-class Stack:
-    """Free blocks as cons cells, `n` of them: push and take are O(1), and old versions stay valid."""
+class Free(Logged[bool]):
+    """The free blocks of both devices."""
 
-    __slots__ = ("cell", "n")
+    __slots__ = ()
 
-    def __init__(self, cell: Cell, n: int) -> None:
-        self.cell, self.n = cell, n
+
+class Pool:
+    """The free blocks of one device, whose ids end before `end`: a stack of cells, in which the set `free` says who counts.
+
+    It gives the block that follows the one before it, if that is free, else the one pushed last: so tables come to lie in runs,
+    which move in one copy. Any choice would be as safe. All is O(1), and old versions stay valid.
+    """
+
+    __slots__ = ("cell", "end", "free", "last", "n")
+
+    def __init__(self, cell: Cell, n: int, free: Free, end: int) -> None:
+        self.cell, self.n, self.free, self.end = cell, n, free, end
+        self.last = -2
+        """Taken last in this draft."""
 
     def take(self) -> int:
-        """The block pushed last; its first reference is the caller's. The stack must not be empty."""
-        b, self.cell = self.cell  # type: ignore[misc]
+        """A block after the one taken last; its first reference is the caller's. The pool must not be empty."""
+        return self.after(self.last)
+
+    def after(self, b: int) -> int:
+        """The block after b if it is free, else the one pushed last."""
+        b += 1
+        free = self.free
+        if b not in free or b == self.end:
+            b, cell, _ = self.cell  # type: ignore[misc]
+            while b not in free:
+                b, cell, _ = cell  # type: ignore[misc]
+            self.cell = cell
         self.n -= 1
+        self.last = b
+        free.discard(b)
         return b
 
     def push(self, b: int) -> None:
         """b is free."""
-        self.cell = (b, self.cell)
         self.n += 1
+        self.free.set(b, True)
+        cell = self.cell
+        depth = 1 if cell is None else cell[2] + 1
+        self.cell = (b, cell, depth)
+        if depth > 4 * self.n + STALE:
+            self.cell = cells(cell_blocks(self.cell, self.free))
 
 
 def cells(blocks: Iterable[int]) -> Cell:
     """A stack of these blocks, the first on top."""
     cell: Cell = None
-    for b in reversed(list(blocks)):
-        cell = (b, cell)
+    for depth, b in enumerate(reversed(list(blocks)), 1):
+        cell = (b, cell, depth)
     return cell
 
 
-def cell_blocks(cell: Cell) -> list[int]:
-    """The blocks of a stack, the top first."""
-    blocks = []
+def cell_blocks(cell: Cell, free: Container[int]) -> list[int]:
+    """The free blocks of a stack, the top first."""
+    blocks: dict[int, None] = {}
     while cell is not None:
-        blocks.append(cell[0])
+        if cell[0] in free:
+            blocks.setdefault(cell[0])
         cell = cell[1]
-    return blocks
+    return list(blocks)
 
 
 class Refs(Logged[int]):
@@ -173,12 +206,10 @@ class Table(Logged[Any]):
 
     def append(self, g: int, q: int, b: int) -> None:
         """b is the last block of q, and the plan says so."""
-        self.extend(g, q, Stack((b, None), 1))
+        self.extend(g, q, None, b)
 
-    def extend(self, g: int, q: int, pool: Stack) -> None:
-        """The last block of q is one taken from the pool, with its first reference, and the plan says so."""
-        b, pool.cell = pool.cell  # type: ignore[misc]
-        pool.n -= 1
+    def extend(self, g: int, q: int, pool: Pool | None, b: int = -1) -> None:
+        """The last block of q is one taken from the pool, with its first reference, and the plan says so. No pool: it is b."""
         k = (g, q) if q else g
         log = self.log
         if log is None:
@@ -191,6 +222,8 @@ class Table(Logged[Any]):
             log[k] = row
         if n != len(blocks):
             blocks = blocks[:n]
+        if pool is not None:
+            b = pool.after(blocks[-1] if n else -2)
         blocks.append(b)
         self[k] = (blocks, n + 1)
         self.slots.append((g, q, n, b))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kvproof.store.collections import Members, Refs, Stack, Table
+from kvproof.store.collections import Free, Members, Pool, Refs, Table
 from kvproof.store.maps import Logged, Map
 from kvproof.store.plan import PlanDraft
 from kvproof.store.policies import Policy
@@ -59,8 +59,9 @@ class Contents:
     owing: int
     bounded: bool
     """Is there a limit to how often a request is preempted?"""
-    gpu: Stack
-    cpu: Stack
+    free: Free
+    gpu: Pool
+    cpu: Pool
     waiting: Queue
     running: Queue
     swapped: Queue

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvproof.store.candidates import candidate, need
-from kvproof.store.collections import Stack
+from kvproof.store.collections import Pool
 from kvproof.store.loops import Loops
 from kvproof.store.measures import Measures
 from kvproof.store.plan import PlanDraft
@@ -67,8 +67,11 @@ class Draft(Measures, Loops):
             self.refs,
             self.due,
             self.expiry,
+            self.free,
         ) = version.maps
-        self.gpu, self.cpu = Stack(state.gpu, state.gpu_free), Stack(state.cpu, state.cpu_free)
+        end = self.config.num_gpu_blocks
+        self.gpu = Pool(state.gpu, state.gpu_free, self.free, end)
+        self.cpu = Pool(state.cpu, state.cpu_free, self.free, end + self.config.num_cpu_blocks)
         key = self.key
         self.waiting, self.running, self.swapped = Queue(state.waiting, key), Queue(state.running, key), Queue(state.swapped, key)
         self.prefilling, self.sampling = Queue(state.prefilling, key), Queue(state.sampling, key)
@@ -96,6 +99,7 @@ class Draft(Measures, Loops):
         if self.testing or self.deny:
             self.testing = bool(self.deny) or self.config.artificial_preemption is not None
         self.spent = self.charged = self.asked = 0
+        self.gpu.last = self.cpu.last = -2
         plan = self.plan = self.plan.reopen()
         self.table.slots = plan.slots
         return self

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
-from kvproof.store.collections import Cell, cells
+from kvproof.store.collections import Cell, cell_blocks, cells
 from kvproof.store.queues import Pair
-from kvproof.store.versions import NAMES, Version, View, maps_of
+from kvproof.store.versions import NAMES, NUMBER, Version, View, maps_of
 
 if TYPE_CHECKING:
     from kvproof.core.config import Config
@@ -95,6 +95,12 @@ class State:
     refs = Reading[int]()
     due = Reading[Any]()
     expiry = Reading[Any]()
+    free = Reading[bool]()
+
+    def free_blocks(self) -> tuple[list[int], list[int]]:
+        """The free blocks of the GPU and of the host, those that were pushed last first. Costs O(pools)."""
+        free = self.maps.read(NUMBER["free"])
+        return cell_blocks(self.gpu, free), cell_blocks(self.cpu, free)
 
 
 def initial(config: "Config") -> State:
@@ -103,7 +109,7 @@ def initial(config: "Config") -> State:
     nobody: Pair = ((), ())
     scalars: dict[str, Any] = {"clock": 1, "ticket": 0, "seqs": 0, "decoders": 0, "issued": False, "prefilled": False, "epoch": 0}
     scalars |= {"denied": 0, "timing": (0, None, 0), "owing": 0}
-    maps = Version(maps_of([{} for _ in NAMES]))
+    maps = Version(maps_of([dict.fromkeys(range(g + c), True) if name == "free" else {} for name in NAMES]))
     pools: dict[str, Any] = {"gpu": cells(range(g)), "gpu_free": g, "cpu": cells(range(g, g + c)), "cpu_free": c}
     queues: dict[str, Any] = dict.fromkeys(QUEUES, nobody)
     return State(config=config, **scalars, maps=maps, **pools, **queues)

@@ -11,7 +11,7 @@ All maps share one version because a draft that opens 14 of them one by one cost
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from kvproof.store.collections import Members, Refs, Table
+from kvproof.store.collections import Free, Members, Refs, Table
 from kvproof.store.maps import MISSING, Journal, Log, Logged, Map, Ones, Statuses, Zeros, replay
 from kvproof.store.queues import Calendar
 
@@ -38,7 +38,7 @@ GROUP_MAPS = (
     "expires",
 )
 """Per-group integers. `forget` removes a group from each."""
-NAMES = (*GROUP_MAPS, "members", "table", "refs", "due", "expiry")
+NAMES = (*GROUP_MAPS, "members", "table", "refs", "due", "expiry", "free")
 NUMBER = {name: number for number, name in enumerate(NAMES)}
 ZEROS, ONES = dict.fromkeys(("priority", "preemptions", "owed"), Zeros), dict.fromkeys(("seats", "reserve", "ungiven"), Ones)
 KINDS: dict[str, type[Map[int]]] = {"status": Statuses, **ZEROS, **ONES}
@@ -60,7 +60,7 @@ def maps_of(contents: list[dict[Any, Any]]) -> Maps:
     refs = Refs(i + 2, journal, contents[i + 2])
     due = Calendar(i + 3, journal, contents[i + 3], maps[NUMBER["alarm"]], key)
     expiry = Calendar(i + 4, journal, contents[i + 4], maps[NUMBER["expires"]], key)
-    return (*maps, members, table, refs, due, expiry)
+    return (*maps, members, table, refs, due, expiry, Free(i + 5, journal, contents[i + 5]))
 
 
 class Version:

@@ -11,7 +11,7 @@ from symbolic_run import filled, known
 from kvproof.proofs import block_shapes, shapes
 from kvproof.proofs.plan_shape import ZPlan
 from kvproof.proofs.sym import ZMap
-from kvproof.store.collections import Stack, cell_blocks, cells
+from kvproof.store.collections import Pool, cell_blocks, cells
 from kvproof.store.queues import Queue, Results, Twin
 from kvproof.store.versions import NAMES, NUMBER, Version, maps_of
 
@@ -26,37 +26,46 @@ def fresh_maps():
     return version.maps
 
 
-def empty_stack():
+def pool_of(blocks):
+    """A concrete pool with these blocks free, open for editing."""
+    free = fresh_maps()[-1]
+    for b in blocks:
+        free.set(b, True)
+    return Pool(cells(blocks), len(blocks), free, 99)
+
+
+def empty_pool():
     """The symbolic reading of a pool with nothing free; nothing is referenced."""
-    stack = filled(block_shapes.ZStack("s"), items=-1, pos=-1, n=0)
-    stack.refs = filled(block_shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
-    return stack
+    pool = filled(block_shapes.ZPool("s"), has_=False, n=0)
+    pool.refs = filled(block_shapes.ZRefs(8), of=0, used_gpu=0, used_cpu=0)
+    return pool
 
 
 @FEW
 @given(numbers)
-def test_stack(steps):
+def test_pool(steps):
     with known() as run:
-        concrete, symbolic = Stack(cells([]), 0), empty_stack()
+        concrete, symbolic = pool_of([]), empty_pool()
         for what, b, _ in steps:
-            held = cell_blocks(concrete.cell)
+            held = cell_blocks(concrete.cell, concrete.free)
             if what < 6 and b not in held:
                 concrete.push(b)
                 symbolic.push(b)
             elif what >= 6 and held:
-                assert run.value(symbolic.take()) == concrete.take()
-                assert run.value(symbolic.refs.drop(held[0]))
+                b = concrete.take()
+                run.allows(symbolic.take(), b)
+                assert run.value(symbolic.refs.drop(b))
             elif what < 6:
                 assert run.refuses(lambda b=b: symbolic.snap().push(b))
-            held = cell_blocks(concrete.cell)
+            held = cell_blocks(concrete.cell, concrete.free)
             assert run.value(symbolic.n) == concrete.n == len(held)
             assert [run.value(symbolic.holds(x)) for x in range(4)] == [x in held for x in range(4)]
         run.settle()
 
 
-def test_take_of_an_empty_stack_is_refused():
+def test_take_of_an_empty_pool_is_refused():
     with known() as run:
-        assert run.refuses(lambda: empty_stack().take())
+        assert run.refuses(lambda: empty_pool().take())
 
 
 def symbolic_members():
@@ -154,10 +163,10 @@ class Blocks:
                 refs.share(b)
                 table.append(g, q, b)
         else:
-            pool = empty_stack()
+            pool = empty_pool()
             pool.refs = self.zrefs
             pool.push(b)
-            self.table.extend(g, q, Stack((b, None), 1))
+            self.table.extend(g, q, pool_of([b]))
             self.ztable.extend(g, q, pool)
         assert self.table.slots[-1] == (g, q, n, b) and run.value(self.zplan.told[g, q, n]) == b
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import attrs
 
-from kvproof.store.collections import cell_blocks, cells
+from kvproof.store.collections import cells
 from kvproof.store.state import QUEUES, State
 from kvproof.store.versions import NAMES, Version, maps_of
 
@@ -23,13 +23,14 @@ def contents(state: State) -> SimpleNamespace:
     out.due, out.expiry = ({t: set(b) for t, b in buckets.items()} for buckets in (out.due, out.expiry))
     for name in QUEUES:
         setattr(out, name, list(getattr(state, name)[1]))
-    out.gpu, out.cpu = cell_blocks(state.gpu)[::-1], cell_blocks(state.cpu)[::-1]
+    out.gpu, out.cpu = (blocks[::-1] for blocks in state.free_blocks())
     out.gpu_free = out.cpu_free = None  # counted, unless it is set
     return out
 
 
 def state_of(c: SimpleNamespace) -> State:
     """The state with these contents."""
+    c.free = dict.fromkeys([*c.gpu, *c.cpu], True)
     maps = Version(maps_of([getattr(c, name) for name in NAMES]))
     queues = {name: (tuple(c.key.get(g, 0) for g in getattr(c, name)), tuple(getattr(c, name))) for name in QUEUES}
     return State(

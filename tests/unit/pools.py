@@ -1,7 +1,7 @@
 """Schedulers of a few blocks, driven step by step; after every call each block is in exactly one place."""
 
 from kvproof import Config, Scheduler
-from kvproof.store.collections import cell_blocks, row
+from kvproof.store.collections import row
 
 
 def config(gpu: int, cpu: int = 0, **fields) -> Config:
@@ -15,7 +15,7 @@ def check_pools(s: Scheduler) -> None:
     for g in (*state.running[1], *state.swapped[1]):
         for q in state.members.get(g, ((0,), 1))[0]:
             held |= set(row(state.table, g, q))
-    gpu, cpu = cell_blocks(state.gpu), cell_blocks(state.cpu)
+    gpu, cpu = state.free_blocks()
     assert (len(gpu), len(cpu)) == (state.gpu_free, state.cpu_free)
     n, m = s.config.num_gpu_blocks, s.config.num_cpu_blocks
     assert sorted([*gpu, *cpu, *held]) == list(range(n + m))

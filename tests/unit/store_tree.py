@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from kvproof.core.config import Config
-from kvproof.store.collections import cell_blocks, row
+from kvproof.store.collections import row
 from kvproof.store.draft import Draft
 from kvproof.store.state import initial
 
@@ -66,7 +66,7 @@ def check(state, model):
     assert {g: m[:2] for g, m in state.members.to_dict().items()} == {
         g: (tuple(live), bound) for g, (live, bound) in model.members.items()
     }
-    assert cell_blocks(state.gpu) == model.gpu and state.gpu_free == len(model.gpu)
+    assert state.free_blocks()[0] == model.gpu and state.gpu_free == len(model.gpu)
     assert state.key.to_dict() == model.key
     ids = sorted(model.queue, key=model.key.__getitem__)
     assert state.waiting == (tuple(model.key[g] for g in ids), tuple(ids))

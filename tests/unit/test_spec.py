@@ -132,9 +132,9 @@ def two_of_a_prompt(c, common):
 # (state, edit, the clauses that fail): the first is the one aimed at, the others follow from it by arithmetic.
 BREAKS = {
     "a negative watermark": ("pressed", lambda c: set_config(c, "watermark_blocks", -1), ["helper: parameters"]),
-    "free twice": ("pressed", lambda c: c.gpu.append(c.gpu[0]), [GPU, SIZE]),
+    "free twice": ("pressed", lambda c: c.gpu.append(c.gpu[0]), [LISTS, SIZE]),
     "a host block among the free GPU blocks": ("pressed", lambda c: c.gpu.append(c.cpu.pop()), [GPU, FREE, SIZE]),
-    "free twice on the host": ("pressed", lambda c: c.cpu.append(c.cpu[0]), [HOST, SIZE]),
+    "free twice on the host": ("pressed", lambda c: c.cpu.append(c.cpu[0]), [LISTS, SIZE]),
     "a GPU block among the free host blocks": ("pressed", lambda c: c.cpu.append(c.gpu.pop()), [HOST, FREE, SIZE]),
     "a block is lost": ("pressed", lambda c: c.gpu.pop(), [FREE, SIZE]),
     "a host block is lost": ("pressed", lambda c: c.cpu.pop(), [FREE, SIZE]),
@@ -243,8 +243,8 @@ BREAKS = {
         [TOGETHER, DEVICE],
     ),
     "queues out of order": ("sampled", lambda c: c.running.reverse(), [ORDER]),
-    "more free than counted": ("pressed", lambda c: (c.gpu.append(2), setattr(c, "gpu_free", 3)), [LISTS, GPU, FREE]),
-    "fewer free than counted": ("pressed", lambda c: setattr(c, "gpu_free", 4), [LISTS, GPU, SIZE]),
+    "more free than counted": ("pressed", lambda c: (c.gpu.append(2), setattr(c, "gpu_free", 3)), [LISTS, FREE]),
+    "fewer free than counted": ("pressed", lambda c: setattr(c, "gpu_free", 4), [LISTS, SIZE]),
     "too few blocks are kept": ("promised", lambda c: keep(c, 0, 1), [PROMISED]),
     "blocks are kept for somebody who waits": ("promised", lambda c: keep(c, 1, 1), [PROMISED]),
     "a negative number of blocks is kept": ("promised", lambda c: keep(c, 1, -1), [PROMISED]),
@@ -269,7 +269,7 @@ class Whole(View):
     """A view that leaves out no block and no place."""
 
     def _block(self):
-        mentioned = {*self.refs.of, *self.plan.blocks, *self.gpu.items.values(), *self.cpu.items.values()}
+        mentioned = {*self.refs.of, *self.plan.blocks, *self.gpu.free(), *self.cpu.free()}
         return ((b,) for b in {*range(-1, self.config.num_gpu_blocks + self.config.num_cpu_blocks + 1), *mentioned})
 
     def _place(self):

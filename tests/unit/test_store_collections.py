@@ -2,31 +2,70 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from store_tree import BLOCKS, CLOCKS, CPU, GPU, GROUPS, SEQUENCES, TOKENS, drafts, grow, seed
+from store_tree import BLOCKS, CLOCKS, GROUPS, SEQUENCES, TOKENS, drafts, grow, seed
 
-from kvproof.store.collections import Stack, cell_blocks, cells
+from kvproof.store.collections import STALE, Pool, cell_blocks, cells
 from kvproof.store.draft import Draft
 from kvproof.store.queues import Queue, Results, Twin
+from kvproof.store.versions import NAMES, maps_of
 
 
 def push_and_pop(d, model, op):
-    kind, b, _, _ = op
+    kind, b, after, _ = op
     assert d.gpu.n == len(model.gpu)
     if kind % 2 and model.gpu:
-        assert d.gpu.take() == model.gpu.pop(0)
+        before = after if kind > 4 else d.gpu.last
+        right = before + 1 if before + 1 in model.gpu else model.gpu[0]
+        assert (d.gpu.after(after) if kind > 4 else d.gpu.take()) == right
+        model.gpu.remove(right)
     elif b not in model.gpu:
         d.gpu.push(b)
         model.gpu.insert(0, b)
 
 
 @given(drafts)
-def test_stack(plan):
+def test_pool(plan):
     grow(plan, push_and_pop)
 
 
-def test_a_stack_of_cells_and_back():
-    assert cell_blocks(cells([3, 1, 2])) == [3, 1, 2]
-    assert Stack(cells(range(GPU, GPU + CPU)), CPU).take() == GPU
+def pool(blocks, end=99):
+    """One with these blocks, the first on top."""
+    free = maps_of([dict.fromkeys(blocks, True) if name == "free" else {} for name in NAMES])[-1]
+    free.journal.undo = {}
+    return Pool(cells(blocks), len(blocks), free, end)
+
+
+def test_a_pool_of_cells_and_back():
+    assert cell_blocks(cells([3, 1, 2, 3]), {1, 3}) == [3, 1]
+    p = pool([3, 1, 2, 4])
+    assert [p.take() for _ in range(4)] == [3, 4, 1, 2] and p.n == 0
+
+
+def test_a_pool_does_not_reach_beyond_its_device():
+    p = pool([3, 7, 8], end=8)
+    assert p.after(7) == 3 and p.after(7) == 7  # 8 is the first of the host
+
+
+def test_a_stack_does_not_grow_for_ever():
+    p = pool(range(20))
+    for k in range(5000):
+        b = p.after(k % 19)
+        p.push(b)
+        assert k % 100 or sorted(cell_blocks(p.cell, p.free)) == list(range(20))
+        assert p.cell[2] <= 4 * p.n + STALE + 1
+    assert sorted(p.take() for _ in range(20)) == list(range(20))
+
+
+def test_a_table_goes_on_where_it_is_while_it_can():
+    p = pool(range(40))
+    one, two = [p.after(-2)], []
+    one += [p.after(one[-1]) for _ in range(9)]
+    for b in reversed(one[4:]):
+        p.push(b)
+    two += [p.after(-2)]
+    one = [*one[:4], p.after(one[3])]
+    assert one == [0, 1, 2, 3, 5] and two == [4]
+    assert [p.after(b) for b in (two[-1], one[-1])] == [6, 7]
 
 
 def count_references(d, model, op):
@@ -133,7 +172,7 @@ def edit_tables(d, model, op):
         if kind:
             d.table.append(g, q, b)
         else:
-            d.table.extend(g, q, Stack((b, None), 1))
+            d.table.extend(g, q, pool([b]))
         model.tables[(g, q)] = [*row, b]
         assert d.plan.slots[-1] == (g, q, len(row), b)
     elif kind % 4 == 1 and row:
