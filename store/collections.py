@@ -43,7 +43,7 @@ class Pool:
         if b not in free or b == self.end:
             b, cell, _ = self.cell  # type: ignore[misc]
             while b not in free:
-                b, cell, _ = cell  # type: ignore[misc]
+                b, cell, _ = cell
             self.cell = cell
         self.n -= 1
         self.last = b
