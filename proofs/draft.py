@@ -372,16 +372,16 @@ class ZDraft:
     # Several passes in one draft.
 
     def siblings(self) -> SBool:
-        """Anything: what is proved of a pass does not depend on it."""
+        """Anything, as in `due_count`; what is proved of a pass does not depend on it."""
         return self._once("siblings", self.members.version(), lambda: fresh_bool("siblings"))  # type: ignore[no-any-return]
 
     def due_count(self) -> SInt:
-        """Anything."""
+        """Anything, but asked again of the same state the same."""
         return self._once("due", (raw(self.clock), self.due.has_.read), lambda: fresh("due_count"))  # type: ignore[no-any-return]
 
     def expiring(self, t: Any) -> SBool:
-        """Anything."""
-        return self._once("expiring", (str(raw(t)), self.expiry.has_.read), lambda: fresh_bool("expiring"))  # type: ignore[no-any-return]
+        """Anything, as in `due_count`."""
+        return self._once("expiring", (raw(t).sexpr(), self.expiry.has_.read), lambda: fresh_bool("expiring"))  # type: ignore[no-any-return]
 
     def idle_steps(self, most: Any) -> SInt:
         """A number of steps in which no bucket has anybody in it."""

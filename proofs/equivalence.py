@@ -23,11 +23,8 @@ EQUAL_NUMBERS = (
 NO_MORE = "Where the mutant takes the other branch it adds no block for each sequence."
 NO_SLOTS = "Without lookahead slots look_ahead takes no block and sets the alarm, which the line before has set, to what it is."
 ARGUMENTS: Arguments = {
-    ("schedule.forward_next", "d.epoch >= last: to =="): "No step goes beyond `last`, which the first is before (case_forward).",
-    (
-        "schedule.forward_next",
-        "if idle > 0:: 0 -> 1",
-    ): "One pass in which nobody is looked at is a pass as any other.",
+    ("schedule.forward_next", "d.epoch >= last: to =="): "The epoch is never beyond `last` (case_forward).",
+    ("schedule.forward_next", "if idle > 0:: 0 -> 1"): "One pass alone comes to the same either way (case_idle).",
     ("running.look_ahead_next", "wanted > d.config.max_model_len: to >="): EQUAL,
     ("running.look_ahead_next", "wanted > d.config.max_model_len: - 1"): EQUAL,
     ("schedule.accept", "room > d.config.num_lookahead_slots: to >="): EQUAL,

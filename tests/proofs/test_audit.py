@@ -6,6 +6,7 @@ import pytest
 
 from kvproof.core import config
 from kvproof.proofs import audit, bank, equivalence, mutate, outcomes, refute
+from kvproof.spec import decisions
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,34 @@ def test_the_real_core_has_no_failure(monkeypatch, tmp_path):
     monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path))
     same = mutate.Mutant("groups", "forget", 1, "nothing", mutate.text("groups"))
     assert audit.first_failure(same, clause="") is None
+
+
+NOTICED = [
+    ("config_values", "config._share", "not 0 <= value <= 1: without not"),
+    ("forward_step", "schedule.quiet", "return False: False -> True"),
+    ("forward_step", "schedule.quiet", "d.clock + 1: + to -"),
+    ("forward_step", "schedule.quiet", "d.due_count() <= d.gpu.n - d.owing: to <"),
+    ("forward_step", "schedule.forward_next", "drop d.clock += idle"),
+    ("forward_step", "schedule.forward_next", "drop d.prefilled = False"),
+    ("forward", "schedule.forward", "drop d.repeat('forward', forward_next, d.epoch + passes, results)"),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "change"), NOTICED)
+def test_a_case_notices_what_it_is_about(name, function, change):
+    limit = 4 * audit.TIMES * audit.LEAST
+    assert all(audit.decide(log, goal, limit) == "proved" for _, log, goal in audit.goals(name))
+    with mutate.switched(mutate.find(function, change)):
+        assert any(audit.decide(log, goal, limit) != "proved" for _, log, goal in audit.goals(name))
+
+
+def test_several_passes_are_compared_again_and_again(trials):
+    """Single passes leave rows behind that are longer than what a version sees of them."""
+    somewhere = [t.situation for t in trials if t.action[0] == "forward" and decisions.quiet(refute.View(t.situation.state()))]
+    assert len(somewhere) > 5
+    bench = refute.Bench()
+    for situation in somewhere:
+        assert [bench.broken(situation, ("forward", passes)) for passes in (5, 1, 2)] == [None] * 3
 
 
 def test_equal_expressions_are_shown_to_be_equal():
